@@ -1,0 +1,41 @@
+# `make demo` and `make test` each set everything up first: a virtual environment in .venv, from constraints.txt.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: setup demo demo-smollm2 test lint types clean help
+
+help:
+	@echo "make setup         the environment, in $(VENV)"
+	@echo "make demo          a tiny policy learns number_guess by RL (about a minute)"
+	@echo "make demo-smollm2  SmolLM2-135M learns a text task by RL with LoRA (about five minutes)"
+	@echo "make test          all tests"
+	@echo "make lint          formatting, lint and types"
+	@echo "make clean         remove what the commands above made"
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "tinker-actors needs Python 3.11 or newer; set PYTHON=python3.x")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+demo: $(STAMP)
+	$(BIN)/tinker-actors run examples/number_guess/config.toml
+
+demo-smollm2: $(STAMP)
+	$(BIN)/tinker-actors models fetch smollm2-135m
+	$(BIN)/tinker-actors run examples/smollm2_last_word/config.toml
+
+test: $(STAMP)
+	$(BIN)/python -m pytest
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/basedpyright
+
+clean:
+	rm -rf $(VENV) runs build dist

@@ -1,0 +1,1 @@
+"""An asyncio actor framework for agentic reinforcement learning of language models."""
