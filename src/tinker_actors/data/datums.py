@@ -1,0 +1,210 @@
+"""Datums: training examples in target coordinates.
+
+For tokens z1..zn the model input is z1..z(n-1) and the targets are z2..zn. Mask, old log-probs, advantages and weights
+stand in target coordinates and have the targets' length. Prompt [1, 2, 3] and action [4, 5] give
+
+>>> from tinker_actors.data import Trajectory, EpisodeEnd, turns_from_prompts
+>>> turns = turns_from_prompts([([1, 2, 3], [4, 5], [-0.4, -0.5])])
+>>> trajectory = Trajectory(seat="agent", policy="p", turns=turns, end=EpisodeEnd.TERMINATED)
+>>> (datum,) = rl_datums(trajectory, advantage=2.0)
+>>> datum.model_input.tokens
+(1, 2, 3, 4)
+>>> datum.targets
+(2, 3, 4, 5)
+>>> datum.mask
+(0, 0, 1, 1)
+>>> datum.logprobs
+(0.0, 0.0, -0.4, -0.5)
+>>> datum.advantages
+(0.0, 0.0, 2.0, 2.0)
+
+The mask is explicit and never derives from a value: an advantage or a weight may be zero, and a pad id may be sampled.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from tinker_actors.data.inputs import ModelInput, concatenate
+from tinker_actors.data.trajectories import Trajectory, Turn
+from tinker_actors.errors import DataError
+
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Datum:
+    """One training example, checked when built. n is the number of targets.
+
+    Attributes:
+        model_input: Length n.
+        targets: Token ids, shape (n,).
+        weights: Supervised weight per target, shape (n,); None for RL.
+        mask: 1 where the target was sampled by the policy, else 0, shape (n,); None for supervised data.
+        logprobs: Natural log-prob of each sampled target when it was sampled, 0 elsewhere, shape (n,); None if supervised.
+        advantages: Advantage of each sampled target, 0 elsewhere, shape (n,); None if supervised.
+        sampled_tokens: How many tokens the policy sampled; the mask's sum must equal it.
+        temperature: The temperature of the log-probs; the trainer divides its logits by it.
+        where: Names the seat and turns in error messages.
+    """
+
+    model_input: ModelInput
+    targets: tuple[int, ...]
+    weights: tuple[float, ...] | None = None
+    mask: tuple[int, ...] | None = None
+    logprobs: tuple[float, ...] | None = None
+    advantages: tuple[float, ...] | None = None
+    sampled_tokens: int = 0
+    temperature: float = 1.0
+    where: str = "datum"
+
+    def __post_init__(self) -> None:
+        length = len(self.targets)
+        if length == 0:
+            raise DataError(f"{self.where}: targets is empty; at least two tokens make a datum")
+        if len(self.model_input) != length:
+            raise DataError(f"{self.where}: model_input has {len(self.model_input)} positions for {length} targets")
+        if not (math.isfinite(self.temperature) and self.temperature > 0):
+            raise DataError(f"{self.where}: temperature is {self.temperature}; a positive number is needed")
+        if self.weights is None:
+            self._check_rl(length)
+            return
+        for name in ("mask", "logprobs", "advantages"):
+            if getattr(self, name) is not None:
+                raise DataError(f"{self.where}: {name} and weights exclude each other; weights mark supervised data")
+        _check_row(self.where, "weights", self.weights, length)
+
+    def _check_rl(self, length: int) -> None:
+        if self.mask is None or self.logprobs is None or self.advantages is None:
+            present = {"mask": self.mask, "logprobs": self.logprobs, "advantages": self.advantages}
+            missing = [name for name, row in present.items() if row is None]
+            raise DataError(
+                f"{self.where}: {', '.join(missing)} missing; an RL datum carries mask, logprobs and advantages, "
+                "a supervised one carries weights"
+            )
+        _check_row(self.where, "mask", self.mask, length)
+        _check_row(self.where, "logprobs", self.logprobs, length)
+        _check_row(self.where, "advantages", self.advantages, length)
+        for position, bit in enumerate(self.mask):
+            if bit not in (0, 1):
+                raise DataError(f"{self.where}: mask[{position}] is {bit}; 0 or 1 is needed")
+        if sum(self.mask) != self.sampled_tokens:
+            raise DataError(
+                f"{self.where}: mask marks {sum(self.mask)} targets, but {self.sampled_tokens} tokens were sampled"
+            )
+
+    @property
+    def is_rl(self) -> bool:
+        """Whether the datum carries advantages rather than weights."""
+        return self.weights is None
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+
+def rl_datums(trajectory: Trajectory, advantage: float | Sequence[float], *, scale: float = 1.0) -> tuple[Datum, ...]:
+    """RL datums of a trajectory; every sampled token is trained exactly once.
+
+    Turns whose observations continue the tokens held share a datum; one that restarts begins another.
+
+    Args:
+        trajectory: Sampled by a policy, with log-probs.
+        advantage: One for all turns, or one per turn.
+        scale: Multiplies advantages, for a named aggregation of the sum-reduced losses.
+
+    Raises:
+        DataError: Log-probs are missing, the sampling was truncated (top-p, top-k) or greedy, so that the trainer
+            could not reproduce its distribution, or temperatures differ within a datum. Names seat and turn.
+    """
+    turns = trajectory.turns
+    per_turn = [float(advantage)] * len(turns) if isinstance(advantage, int | float) else [float(a) for a in advantage]
+    if len(per_turn) != len(turns):
+        raise DataError(f"seat {trajectory.seat!r}: {len(per_turn)} advantages for {len(turns)} turns")
+    for number, turn in enumerate(turns):
+        _check_sampled(f"seat {trajectory.seat!r}, turn {number}", turn)
+    datums: list[Datum] = []
+    for start, span in _spans(turns):
+        where, whole = _joined(trajectory.seat, start, span)
+        datums.append(
+            Datum(
+                where=where,
+                model_input=whole.without_last(),
+                targets=whole.tokens[1:],
+                mask=_targets_row(span, 0, lambda turn, _: [1] * len(turn.action)),
+                logprobs=_targets_row(span, 0.0, lambda turn, _: turn.logprobs or ()),
+                advantages=_targets_row(
+                    span, 0.0, lambda turn, index: [per_turn[start + index] * scale] * len(turn.action)
+                ),
+                sampled_tokens=sum(len(turn.action) for turn in span),
+                temperature=_temperature(where, span),
+            )
+        )
+    return tuple(datums)
+
+
+def sft_datums(trajectory: Trajectory, *, weight: float = 1.0) -> tuple[Datum, ...]:
+    """Supervised datums of a trajectory: `weight` on every action token, 0 on every observation token."""
+    datums: list[Datum] = []
+    for start, span in _spans(trajectory.turns):
+        where, whole = _joined(trajectory.seat, start, span)
+        weights = _targets_row(span, 0.0, lambda turn, _: [weight] * len(turn.action))
+        datums.append(Datum(where=where, model_input=whole.without_last(), targets=whole.tokens[1:], weights=weights))
+    return tuple(datums)
+
+
+def _spans(turns: Sequence[Turn]) -> list[tuple[int, Sequence[Turn]]]:
+    """Runs of turns that share a datum, each with its first turn's number; cut after the last action."""
+    starts = [number for number, turn in enumerate(turns) if number == 0 or turn.restarts]
+    spans: list[tuple[int, Sequence[Turn]]] = []
+    for start, stop in zip(starts, [*starts[1:], len(turns)], strict=True):
+        acting = [number for number in range(start, stop) if turns[number].action]
+        if acting:
+            spans.append((start, turns[start : acting[-1] + 1]))
+    return spans
+
+
+def _joined(seat: str, start: int, span: Sequence[Turn]) -> tuple[str, ModelInput]:
+    where = f"seat {seat!r}, turns {start}-{start + len(span) - 1}"
+    if not len(span[0].observation):
+        raise DataError(f"{where}: observation is empty; an action needs at least one token before it")
+    return where, concatenate([part for turn in span for part in (turn.observation, ModelInput.of(turn.action))])
+
+
+def _targets_row(span: Sequence[Turn], filler: T, of_action: Callable[[Turn, int], Sequence[T]]) -> tuple[T, ...]:
+    """`filler` on observation tokens, `of_action(turn, index)` on action tokens; in target coordinates."""
+    row: list[T] = []
+    for index, turn in enumerate(span):
+        row.extend([filler] * len(turn.observation))
+        row.extend(of_action(turn, index))
+    return tuple(row[1:])
+
+
+def _check_sampled(where: str, turn: Turn) -> None:
+    if not turn.action:
+        return
+    if turn.logprobs is None:
+        raise DataError(f"{where}: logprobs missing; only actions sampled with log-probs can be trained by RL")
+    if turn.sampling is not None and (turn.sampling.top_p < 1 or turn.sampling.top_k > 0):
+        raise DataError(
+            f"{where}: sampled with top_p {turn.sampling.top_p} and top_k {turn.sampling.top_k}; the trainer scores the "
+            "whole distribution, so RL data needs top_p 1 and top_k -1"
+        )
+
+
+def _temperature(where: str, span: Sequence[Turn]) -> float:
+    found = {turn.sampling.temperature for turn in span if turn.sampling is not None and turn.action}
+    if len(found) > 1:
+        raise DataError(f"{where}: temperatures {sorted(found)} in one datum; sample all turns at one temperature")
+    return found.pop() if found else 1.0
+
+
+def _check_row(where: str, name: str, row: Sequence[float], length: int) -> None:
+    if len(row) != length:
+        raise DataError(f"{where}: {name} has {len(row)} entries for {length} targets")
+    for position, value in enumerate(row):
+        if not math.isfinite(value):
+            raise DataError(f"{where}: {name}[{position}] is {value}; finite numbers are needed")

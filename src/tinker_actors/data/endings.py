@@ -1,0 +1,53 @@
+"""How turns and episodes end."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class TurnEnd(Enum):
+    """Why an action stopped."""
+
+    STOP = "stop"
+    """A stop token or stop string was sampled, or the actor of a scripted seat finished."""
+    LENGTH = "length"
+    """The limit on new tokens was reached."""
+    CONTEXT_OVERFLOW = "context_overflow"
+    """Prompt and reply together reached the context length."""
+    ENV_ERROR = "env_error"
+    """The environment raised while it handled the action."""
+    CANCELLED = "cancelled"
+    """The request was cancelled."""
+    TIMEOUT = "timeout"
+    """A deadline passed."""
+
+    @property
+    def is_truncated(self) -> bool:
+        """Whether the action was cut rather than finished."""
+        return self in (TurnEnd.LENGTH, TurnEnd.CONTEXT_OVERFLOW)
+
+    @property
+    def is_error(self) -> bool:
+        """Whether something went wrong outside the policy."""
+        return self in (TurnEnd.ENV_ERROR, TurnEnd.CANCELLED, TurnEnd.TIMEOUT)
+
+
+class EpisodeEnd(Enum):
+    """How an episode ended."""
+
+    TERMINATED = "terminated"
+    """The environment reached its own end."""
+    TRUNCATED = "truncated"
+    """A limit on turns, tokens or time cut it."""
+    FAILED = "failed"
+    """Something raised: the episode is counted and named, and no estimator sees it."""
+
+    @property
+    def is_truncated(self) -> bool:
+        """Whether a limit cut the episode."""
+        return self is EpisodeEnd.TRUNCATED
+
+    @property
+    def is_error(self) -> bool:
+        """Whether the episode has no valid outcome."""
+        return self is EpisodeEnd.FAILED
