@@ -32,7 +32,6 @@ from tinker_actors.data.inputs import ModelInput, concatenate
 from tinker_actors.data.trajectories import Trajectory, Turn
 from tinker_actors.errors import DataError
 
-
 T = TypeVar("T")
 
 
@@ -45,7 +44,7 @@ class Datum:
         targets: Token ids, shape (n,).
         weights: Supervised weight per target, shape (n,); None for RL.
         mask: 1 where the target was sampled by the policy, else 0, shape (n,); None for supervised data.
-        logprobs: Natural log-prob of each sampled target when it was sampled, 0 elsewhere, shape (n,); None if supervised.
+        logprobs: Natural log-prob of each sampled target as sampled, 0 elsewhere, shape (n,); None if supervised.
         advantages: Advantage of each sampled target, 0 elsewhere, shape (n,); None if supervised.
         sampled_tokens: How many tokens the policy sampled; the mask's sum must equal it.
         temperature: The temperature of the log-probs; the trainer divides its logits by it.
@@ -121,9 +120,10 @@ def rl_datums(trajectory: Trajectory, advantage: float | Sequence[float], *, sca
             could not reproduce its distribution, or temperatures differ within a datum. Names seat and turn.
     """
     turns = trajectory.turns
-    per_turn = [float(advantage)] * len(turns) if isinstance(advantage, int | float) else [float(a) for a in advantage]
-    if len(per_turn) != len(turns):
-        raise DataError(f"seat {trajectory.seat!r}: {len(per_turn)} advantages for {len(turns)} turns")
+    per_turn = [advantage] * len(turns) if isinstance(advantage, int | float) else list(advantage)
+    scaled = [value * scale for value in per_turn]
+    if len(scaled) != len(turns):
+        raise DataError(f"seat {trajectory.seat!r}: {len(scaled)} advantages for {len(turns)} turns")
     for number, turn in enumerate(turns):
         _check_sampled(f"seat {trajectory.seat!r}, turn {number}", turn)
     datums: list[Datum] = []
@@ -137,7 +137,7 @@ def rl_datums(trajectory: Trajectory, advantage: float | Sequence[float], *, sca
                 mask=_targets_row(span, 0, lambda turn, _: [1] * len(turn.action)),
                 logprobs=_targets_row(span, 0.0, lambda turn, _: turn.logprobs or ()),
                 advantages=_targets_row(
-                    span, 0.0, lambda turn, index: [per_turn[start + index] * scale] * len(turn.action)
+                    span, 0.0, lambda turn, index, first=start: [scaled[first + index]] * len(turn.action)
                 ),
                 sampled_tokens=sum(len(turn.action) for turn in span),
                 temperature=_temperature(where, span),
@@ -190,8 +190,8 @@ def _check_sampled(where: str, turn: Turn) -> None:
         raise DataError(f"{where}: logprobs missing; only actions sampled with log-probs can be trained by RL")
     if turn.sampling is not None and (turn.sampling.top_p < 1 or turn.sampling.top_k > 0):
         raise DataError(
-            f"{where}: sampled with top_p {turn.sampling.top_p} and top_k {turn.sampling.top_k}; the trainer scores the "
-            "whole distribution, so RL data needs top_p 1 and top_k -1"
+            f"{where}: sampled with top_p {turn.sampling.top_p} and top_k {turn.sampling.top_k}; the trainer scores "
+            "the whole distribution, so RL data needs top_p 1 and top_k -1"
         )
 
 

@@ -98,11 +98,11 @@ class ModelInput:
         Raises:
             DataError: The input is empty or ends in an image.
         """
-        if not self.chunks or not isinstance(self.chunks[-1], TextChunk):
+        last = self.chunks[-1] if self.chunks else None
+        if not isinstance(last, TextChunk):
             raise DataError("the last position of a model input must be a text token to be a target")
-        *rest, last = self.chunks
-        kept = last.tokens[:-1]
-        return ModelInput(chunks=(*rest, TextChunk(tokens=kept)) if kept else tuple(rest))
+        rest, kept = self.chunks[:-1], last.tokens[:-1]
+        return ModelInput(chunks=(*rest, TextChunk(tokens=kept)) if kept else rest)
 
 
 def concatenate(inputs: Sequence[ModelInput]) -> ModelInput:

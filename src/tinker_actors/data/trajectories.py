@@ -42,8 +42,8 @@ class Turn:
     Attributes:
         observation: What was appended to the tokens already held; the whole prompt if `restarts`.
         action: The sampled token ids, the sampled stop token included. Empty if nothing was sampled.
-        logprobs: Natural log-prob of each action token under the distribution really sampled from, shape (len(action),);
-            None where no policy sampled (scripts, people).
+        logprobs: Natural log-prob of each action token under the distribution really sampled from, shape
+            (len(action),); None where no policy sampled (scripts, people).
         end: Why the action stopped.
         reward: The reward that this action earned.
         restarts: Whether the observation is a whole prompt that doesn't continue the tokens held before.
