@@ -8,6 +8,7 @@ from tinker_actors.data.datums import Datum, rl_datums, sft_datums
 from tinker_actors.data.endings import EpisodeEnd, TurnEnd
 from tinker_actors.data.inputs import Chunk, ImageChunk, ModelInput, TextChunk, concatenate
 from tinker_actors.data.messages import Message, Role, ToolCall, tool_results
+from tinker_actors.data.seeds import derive_seed
 from tinker_actors.data.trajectories import (
     Episode,
     Group,
@@ -36,6 +37,7 @@ __all__ = [
     "Turn",
     "TurnEnd",
     "concatenate",
+    "derive_seed",
     "rl_datums",
     "sft_datums",
     "tool_results",
