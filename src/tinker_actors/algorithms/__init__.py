@@ -1,0 +1,18 @@
+"""Algorithms: advantage estimators, aggregations and the batches made with them. One idea, one short file."""
+
+from tinker_actors.algorithms.aggregation import Aggregation, factors
+from tinker_actors.algorithms.batches import PolicyBatch, policy_batches
+from tinker_actors.algorithms.estimators import Estimator
+from tinker_actors.algorithms.registry import ESTIMATORS, estimator
+from tinker_actors.algorithms.sft import demonstration_datums
+
+__all__ = [
+    "ESTIMATORS",
+    "Aggregation",
+    "Estimator",
+    "PolicyBatch",
+    "demonstration_datums",
+    "estimator",
+    "factors",
+    "policy_batches",
+]
