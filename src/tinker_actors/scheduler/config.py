@@ -1,0 +1,158 @@
+"""What a run is: plain, checked, serialisable data. A configuration that can't work is refused here."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+
+class Section(BaseModel):
+    """Base of every section: immutable, and an unknown key is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+
+
+class ModelSection(Section):
+    """The base model."""
+
+    name: str = "tiny-llama"
+    """A catalogue name, a local model directory or a hub id."""
+    chat_template: str | None = None
+    """`chatml`, `plain` or a Jinja template; the model's own if not given."""
+    context_length: int | None = Field(default=None, ge=8)
+    """Tokens; the model's own limit if not given."""
+
+
+class PolicySection(Section):
+    """The policy that learns: a LoRA adapter on the frozen base."""
+
+    rank: int = Field(default=16, ge=1)
+    alpha: float = Field(default=32.0, gt=0)
+    target_modules: Literal["all-linear"] | tuple[str, ...] = "all-linear"
+
+
+class EnvironmentSection(Section):
+    """Where the policy acts."""
+
+    name: str
+    """A shipped environment, `path/to/file.py`, `path/to/file.py:Class` or `module:Class`."""
+    options: dict[str, Any] = Field(default_factory=dict)
+    """Keyword arguments of the environment's constructor."""
+
+
+class WarmupSection(Section):
+    """Supervised fine-tuning on the environment's own demonstrations, before RL."""
+
+    method: Literal["none", "lora", "full"] = "none"
+    """`lora` trains the policy's adapter; `full` trains all weights and makes the result the run's base model."""
+    steps: int = Field(default=40, ge=1)
+    episodes_per_step: int = Field(default=64, ge=1)
+    learning_rate: float = Field(default=3e-3, gt=0)
+
+
+class AlgorithmSection(Section):
+    """How rewards become gradients."""
+
+    name: Literal["grpo", "grpo_no_std", "dr_grpo", "rloo"] = "grpo"
+    loss: Literal["ppo", "importance_sampling"] = "ppo"
+    clip_low: float = Field(default=0.8, gt=0, lt=1)
+    """Lower bound of the probability ratio in `ppo`."""
+    clip_high: float = Field(default=1.28, gt=1)
+    """Upper bound of the probability ratio in `ppo`."""
+    aggregation: Literal["token_sum", "token_mean", "sequence_mean", "constant"] | None = None
+    """`token_mean` if not given; `constant` for `dr_grpo`."""
+    aggregation_constant: int | None = Field(default=None, ge=1)
+    """Tokens, for `constant`; the environment's turns times `rollouts.max_tokens` if not given."""
+
+
+class RolloutSection(Section):
+    """How episodes are collected."""
+
+    tasks_per_step: int = Field(default=16, ge=1)
+    group_size: int = Field(default=8, ge=1)
+    max_tokens: int = Field(default=16, ge=1)
+    """New tokens per turn."""
+    temperature: float = Field(default=1.0, gt=0)
+    stop: tuple[str, ...] = ()
+    """Stop strings, besides the model's own stop tokens."""
+    workers: int = Field(default=2, ge=0)
+    """Child processes that run environments; 0 runs them in this process."""
+    turn_timeout: float = Field(default=60.0, gt=0)
+    """Seconds for one action and the environment's answer to it."""
+    episode_timeout: float = Field(default=300.0, gt=0)
+    """Seconds."""
+
+
+class TrainerSection(Section):
+    """The optimizer and how long to use it."""
+
+    steps: int = Field(default=60, ge=0)
+    learning_rate: float = Field(default=1e-4, gt=0)
+    warmup_steps: int = Field(default=0, ge=0)
+    """Steps over which the learning rate rises linearly."""
+    beta1: float = Field(default=0.9, ge=0, lt=1)
+    beta2: float = Field(default=0.95, ge=0, lt=1)
+    epsilon: float = Field(default=1e-8, gt=0)
+    weight_decay: float = Field(default=0.0, ge=0)
+    grad_clip_norm: float = Field(default=1.0, ge=0)
+    """0 is off."""
+    epochs: int = Field(default=1, ge=1)
+    """Optimizer steps on each batch of rollouts."""
+    threads: int = Field(default=2, ge=1)
+    """Threads of torch in the trainer's and sampler's process."""
+
+
+class EvaluationSection(Section):
+    """Validation on tasks that training never sees."""
+
+    every: int = Field(default=10, ge=0)
+    """Steps between evaluations; 0 evaluates only at the start and the end."""
+    episodes: int = Field(default=64, ge=1)
+    temperature: float = Field(default=0.0, ge=0)
+    """0 is greedy."""
+    stop_at: float | None = None
+    """Training ends early once an evaluation's mean reward reaches this."""
+
+
+class CheckpointSection(Section):
+    """What a run keeps."""
+
+    every: int = Field(default=5, ge=1)
+    """Steps between saved training states."""
+    keep: int = Field(default=2, ge=1)
+    """Training states kept."""
+    keep_snapshots: int = Field(default=3, ge=1)
+    """Sampler snapshots kept, the newest first."""
+
+
+class RunConfig(Section):
+    """An RL run. Every key can be given in TOML or as `--section.key value`."""
+
+    name: str = Field(default="run", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    seed: int = Field(default=0, ge=0)
+    output: str | None = None
+    """The run folder; a new one under `runs/NAME/` if not given."""
+    model: ModelSection = ModelSection()
+    policy: PolicySection = PolicySection()
+    environment: EnvironmentSection
+    warmup: WarmupSection = WarmupSection()
+    algorithm: AlgorithmSection = AlgorithmSection()
+    rollouts: RolloutSection = RolloutSection()
+    trainer: TrainerSection = TrainerSection()
+    evaluation: EvaluationSection = EvaluationSection()
+    checkpoints: CheckpointSection = CheckpointSection()
+
+    @model_validator(mode="after")
+    def _refuse_what_cannot_work(self) -> RunConfig:
+        if self.algorithm.name == "rloo" and self.rollouts.group_size < 2:
+            raise ValueError(
+                f"rollouts.group_size is {self.rollouts.group_size}; algorithm.name 'rloo' leaves one out, "
+                "which needs at least 2"
+            )
+        if self.trainer.steps and self.rollouts.group_size < 2:
+            raise ValueError(
+                f"rollouts.group_size is {self.rollouts.group_size}; a group of one has no advantage to learn from: "
+                "at least 2 is needed, or trainer.steps 0"
+            )
+        return self

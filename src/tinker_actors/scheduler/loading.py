@@ -1,0 +1,129 @@
+"""Reading a run's configuration: TOML, dotted overrides, and errors that fit on one line."""
+
+from __future__ import annotations
+
+import copy
+import difflib
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+from pydantic import BaseModel, ValidationError
+
+from tinker_actors.errors import ConfigError
+from tinker_actors.scheduler.config import RunConfig
+
+
+def load_config(
+    path: Path | None, overrides: Sequence[str] = (), *, defaults: Mapping[str, Any] | None = None
+) -> RunConfig:
+    """A run's configuration.
+
+    Args:
+        path: A TOML file, or None for defaults alone.
+        overrides: `--section.key value` or `--section.key=value`, dashes or underscores, as on the command line.
+        defaults: Values that the file and the overrides are laid over.
+
+    Raises:
+        ConfigError: One line that names the key, the value seen and what would be right.
+    """
+    data: dict[str, Any] = {}
+    _merge(data, defaults or {})
+    if path is not None:
+        _merge(data, _read_toml(path))
+    for keys, value in _parse_overrides(overrides):
+        _merge(data, _nested(keys, value))
+    return parse_config(data, source=str(path) if path else "the command line")
+
+
+def parse_config(data: Mapping[str, Any], *, source: str) -> RunConfig:
+    """Check plain data against `RunConfig`.
+
+    Raises:
+        ConfigError: As `load_config`.
+    """
+    try:
+        return RunConfig.model_validate(data)
+    except ValidationError as error:
+        lines = [_describe(dict(detail)) for detail in error.errors()]
+        more = f" (and {len(lines) - 1} more)" if len(lines) > 1 else ""
+        raise ConfigError(f"{source}: {lines[0]}{more}") from None
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text())
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: no such file") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: not valid TOML: {error}") from None
+    except OSError as error:
+        raise ConfigError(f"{path}: can't be read: {error.strerror}") from None
+
+
+def _parse_overrides(arguments: Sequence[str]) -> list[tuple[list[str], Any]]:
+    pairs: list[tuple[list[str], Any]] = []
+    position = 0
+    while position < len(arguments):
+        flag = arguments[position]
+        if not flag.startswith("--") or len(flag) < 3:
+            raise ConfigError(f"argument {flag!r} is not understood; overrides look like --trainer.learning-rate 1e-4")
+        name, separator, text = flag[2:].partition("=")
+        position += 1
+        if not separator:
+            if position == len(arguments):
+                raise ConfigError(f"{flag} has no value; overrides look like --trainer.learning-rate 1e-4")
+            text = arguments[position]
+            position += 1
+        pairs.append((name.replace("-", "_").split("."), _parse_value(text)))
+    return pairs
+
+
+def _parse_value(text: str) -> Any:
+    """A TOML value where the text is one, else the text itself."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _nested(keys: Sequence[str], value: Any) -> dict[str, Any]:
+    for key in reversed(keys):
+        value = {key: value}
+    return cast("dict[str, Any]", value)
+
+
+def _merge(target: dict[str, Any], source: Mapping[str, Any]) -> None:
+    for key, value in source.items():
+        present = target.get(key)
+        if isinstance(present, dict) and isinstance(value, Mapping):
+            _merge(cast("dict[str, Any]", present), cast("Mapping[str, Any]", value))
+        else:
+            target[key] = copy.deepcopy(value)
+
+
+def _describe(detail: Mapping[str, Any]) -> str:
+    location = [str(part) for part in detail["loc"]]
+    key = ".".join(location) or "configuration"
+    if detail["type"] == "extra_forbidden":
+        known = _known_keys(location[:-1])
+        close = difflib.get_close_matches(location[-1], known, n=1)
+        hint = f"did you mean {'.'.join([*location[:-1], close[0]])}?" if close else f"known here: {', '.join(known)}"
+        return f"unknown key {key}; {hint}"
+    if detail["type"] == "missing":
+        return f"{key} is missing"
+    message = str(detail["msg"]).removeprefix("Value error, ")
+    if not location:
+        return message
+    return f"{key} is {detail['input']!r}; {message[0].lower()}{message[1:]}"
+
+
+def _known_keys(location: Sequence[str]) -> list[str]:
+    model: type[BaseModel] = RunConfig
+    for part in location:
+        annotation = model.model_fields[part].annotation if part in model.model_fields else None
+        if not (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
+            return []
+        model = annotation
+    return sorted(model.model_fields)

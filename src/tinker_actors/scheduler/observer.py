@@ -1,0 +1,71 @@
+"""What a run tells of itself while it goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Protocol
+
+
+class Phase(Enum):
+    """What a run is doing."""
+
+    START = "start"
+    WARMUP = "warm-up"
+    EVALUATION = "evaluation"
+    ROLLOUT = "rollout"
+    UPDATE = "update"
+    PUBLISH = "publish"
+    SAVE = "save"
+    END = "end"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSummary:
+    """A run's result.
+
+    Attributes:
+        reward_first: Mean episode reward of the first step's rollouts; None without steps.
+        reward_last: The same of the last step.
+        eval_before: Mean episode reward of the evaluation before RL.
+        eval_after: The same after it.
+        steps: Update steps done.
+        seconds: Wall time, start and warm-up included.
+    """
+
+    reward_first: float | None
+    reward_last: float | None
+    eval_before: float
+    eval_after: float
+    steps: int
+    seconds: float
+
+
+class RunObserver(Protocol):
+    """Watches a run; every method returns at once and none may raise."""
+
+    def started(self, title: str, folder: Path, total_steps: int, resumed_at: int) -> None:
+        """The run begins, or goes on after `resumed_at` steps."""
+
+    def phase(self, phase: Phase, step: int, total: int) -> None:
+        """A phase begins; within it, `step` of `total`."""
+
+    def progress(self, done: int, total: int) -> None:
+        """Episodes of the present phase that are in."""
+
+    def step(self, step: int, metrics: Mapping[str, float]) -> None:
+        """An update step is done."""
+
+    def evaluated(self, step: int, reward: float) -> None:
+        """An evaluation is done, after `step` steps."""
+
+    def transcript(self, label: str, text: str) -> None:
+        """An episode worth showing, as text."""
+
+    def note(self, text: str) -> None:
+        """Something that a person should know, such as a worker that died."""
+
+    def finished(self, summary: RunSummary, folder: Path) -> None:
+        """The run is complete."""

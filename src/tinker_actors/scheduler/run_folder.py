@@ -1,0 +1,157 @@
+"""A run's folder: what it holds, how a new one is made and how an interrupted one is taken up again."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass, fields
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from tinker_actors.errors import ConfigError, RunError
+from tinker_actors.scheduler.config import RunConfig
+from tinker_actors.scheduler.loading import load_config
+from tinker_actors.telemetry import keep_records
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunState:
+    """From where an interrupted run goes on.
+
+    Attributes:
+        step: Update steps done.
+        checkpoint: Handle of the policy's training state after that step.
+        base_model: What the policy stands on: the configured model, or the folder that a full warm-up wrote.
+        eval_before: Mean reward of the first evaluation.
+        seconds: Wall time spent so far.
+    """
+
+    step: int
+    checkpoint: str
+    base_model: str
+    eval_before: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class RunFolder:
+    """Paths within a run folder."""
+
+    root: Path
+
+    @property
+    def config(self) -> Path:
+        """The resolved configuration."""
+        return self.root / "config.toml"
+
+    @property
+    def metrics(self) -> Path:
+        """One record per step and per evaluation."""
+        return self.root / "metrics.jsonl"
+
+    @property
+    def rollouts(self) -> Path:
+        """Readable transcripts with rewards."""
+        return self.root / "rollouts.jsonl"
+
+    @property
+    def plot(self) -> Path:
+        """The reward curve."""
+        return self.root / "reward.png"
+
+    @property
+    def summary(self) -> Path:
+        """The result in a few numbers; written last."""
+        return self.root / "summary.json"
+
+    @property
+    def state(self) -> Path:
+        """From where to go on."""
+        return self.root / "state.json"
+
+    @property
+    def base(self) -> Path:
+        """The base model that a full warm-up made."""
+        return self.root / "base"
+
+    @property
+    def policies(self) -> Path:
+        """Snapshots and checkpoints."""
+        return self.root / "policies"
+
+    @classmethod
+    def create(cls, config: RunConfig) -> RunFolder:
+        """Make the folder of a new run and write its configuration.
+
+        Raises:
+            RunError: The folder can't be written, or already holds something.
+        """
+        root = Path(config.output) if config.output else _fresh(Path("runs") / config.name)
+        try:
+            root.mkdir(parents=True, exist_ok=True)
+            if any(root.iterdir()):
+                raise RunError(
+                    f"run folder {root} is not empty; give another with --output, or --resume to go on with it"
+                )
+            folder = cls(root)
+            plain = config.model_dump(mode="json", exclude_none=True)
+            write_atomically(folder.config, tomli_w.dumps(plain))
+        except OSError as error:
+            raise RunError(f"run folder {root} can't be written: {error.strerror or error}") from None
+        return folder
+
+    def load_config(self, overrides: tuple[str, ...] = ()) -> RunConfig:
+        """The run's configuration.
+
+        Raises:
+            ConfigError: The folder is not a run's, or the configuration can't work.
+        """
+        if not self.config.is_file():
+            raise ConfigError(f"{self.root} is not a run folder: it has no {self.config.name}")
+        return load_config(self.config, overrides)
+
+    def load_state(self) -> RunState | None:
+        """Where the run stands, or None if it has no finished step to go on from."""
+        if not self.state.exists():
+            return None
+        data: dict[str, Any] = json.loads(self.state.read_text())
+        return RunState(**{field.name: data[field.name] for field in fields(RunState)})
+
+    def save_state(self, state: RunState) -> None:
+        """Record where the run stands; atomic."""
+        write_atomically(self.state, json.dumps(asdict(state), indent=1))
+
+    def forget_after(self, step: int) -> None:
+        """Drop the records of steps past `step`: they will be made again."""
+        for path in (self.metrics, self.rollouts):
+            if path.exists():
+                keep_records(path, lambda record: record["step"] <= step)
+
+
+def find_runs(parent: Path) -> list[Path]:
+    """The run folders directly under a folder, oldest first."""
+    if not parent.is_dir():
+        return []
+    return sorted(path for path in parent.iterdir() if (path / "config.toml").is_file() and not path.is_symlink())
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write a whole text or nothing, durably."""
+    temporary = path.with_name(f".{path.name}.partial")
+    with temporary.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+def _fresh(parent: Path) -> Path:
+    stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
+    candidate, number = parent / stamp, 1
+    while candidate.exists():
+        number += 1
+        candidate = parent / f"{stamp}-{number}"
+    return candidate
