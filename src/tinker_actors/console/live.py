@@ -1,0 +1,127 @@
+"""A run as a live screen: phase, step, reward curve, numbers, last transcript."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from tinker_actors.console.curve import draw_curve
+from tinker_actors.console.report import print_report
+from tinker_actors.scheduler.observer import Phase, RunSummary
+
+
+class LiveView:
+    """Redraws in place while used as a context manager; prints the report at the end."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._live = Live(console=console, refresh_per_second=8, transient=True, get_renderable=self._render)
+        self._title = ""
+        self._folder = Path()
+        self._phase, self._phase_step, self._phase_total = Phase.START, 0, 0
+        self._done, self._expected = 0, 0
+        self._step, self._total = 0, 0
+        self._metrics: dict[str, float] = {}
+        self._rewards: list[float] = []
+        self._evaluations: list[tuple[int, float]] = []
+        self._transcripts: dict[str, str] = {}
+        self._last_transcript = ""
+        self._notes: deque[str] = deque(maxlen=3)
+        self._began = time.monotonic()
+
+    def __enter__(self) -> LiveView:
+        self._live.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._live.__exit__(kind, error, traceback)
+
+    def started(self, title: str, folder: Path, total_steps: int, resumed_at: int) -> None:
+        """Remember what runs."""
+        self._title, self._folder, self._total, self._step = title, folder, total_steps, resumed_at
+
+    def phase(self, phase: Phase, step: int, total: int) -> None:
+        """Show the phase."""
+        self._phase, self._phase_step, self._phase_total = phase, step, total
+        self._done = self._expected = 0
+
+    def progress(self, done: int, total: int) -> None:
+        """Show the episodes that are in."""
+        self._done, self._expected = done, total
+
+    def step(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Add a point to the curve."""
+        self._step, self._metrics = step, dict(metrics)
+        self._rewards.append(metrics["reward_mean"])
+
+    def evaluated(self, step: int, reward: float) -> None:
+        """Show the newest evaluations."""
+        self._evaluations.append((step, reward))
+
+    def transcript(self, label: str, text: str) -> None:
+        """Show an episode."""
+        self._transcripts[label] = text
+        self._last_transcript = text
+
+    def note(self, text: str) -> None:
+        """Keep the newest notes in sight."""
+        self._notes.append(text)
+
+    def finished(self, summary: RunSummary, folder: Path) -> None:
+        """Take the screen down and print the report."""
+        self._live.stop()
+        print_report(self._console, summary, folder, self._rewards, self._transcripts)
+
+    def _render(self) -> RenderableType:
+        parts: list[RenderableType] = [self._header(), self._bar(), Text()]
+        curve = draw_curve(self._rewards, width=min(self._console.width - 4, 100), height=8)
+        if curve:
+            parts += [Text("mean episode reward", style="bold"), *map(Text, curve), Text(), self._numbers()]
+        if self._last_transcript:
+            lines = self._last_transcript.splitlines()
+            shown = lines[:12] + ([f"... {len(lines) - 12} more lines"] if len(lines) > 12 else [])
+            parts += [Text(), Text("last transcript", style="bold"), Text("\n".join(shown))]
+        parts += [Text(f"! {note}", style="yellow") for note in self._notes]
+        return Panel(Group(*parts), title=self._title, subtitle=str(self._folder), title_align="left")
+
+    def _header(self) -> Text:
+        within = f" {self._phase_step}/{self._phase_total}" if self._phase_total else ""
+        episodes = f"  episodes {self._done}/{self._expected}" if self._expected else ""
+        seconds = time.monotonic() - self._began
+        return Text.assemble(
+            (f"{self._phase.value}{within}", "bold cyan"),
+            f"{episodes}  step {self._step}/{self._total}  {seconds:.0f} s",
+        )
+
+    def _bar(self) -> RenderableType:
+        warming = self._phase is Phase.WARMUP
+        done, total = (self._phase_step, self._phase_total) if warming else (self._step, self._total)
+        return ProgressBar(total=max(total, 1), completed=done, width=min(self._console.width - 4, 100))
+
+    def _numbers(self) -> RenderableType:
+        shown = {
+            "reward": f"{self._metrics['reward_mean']:.3f}",
+            "evaluation": " → ".join(f"{reward:.2f}" for _, reward in self._evaluations[-4:]),
+            "tokens/s": f"{self._metrics['tokens_per_second']:.0f}",
+            "grad norm": f"{self._metrics['grad_norm']:.3g}",
+            "kl": f"{self._metrics['kl']:.2g}",
+            "s/step": f"{self._metrics['seconds']:.2f}",
+        }
+        table = Table.grid(padding=(0, 3))
+        for _ in shown:
+            table.add_column()
+        table.add_row(*[Text(name, style="dim") for name in shown])
+        table.add_row(*shown.values())
+        return table

@@ -1,0 +1,63 @@
+"""A run as log lines, for pipes, files and continuous integration."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from rich.console import Console
+
+from tinker_actors.console.report import print_report
+from tinker_actors.scheduler.observer import Phase, RunSummary
+
+
+class PlainView:
+    """One line per event; no colours, no cursor movement."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._total = 0
+        self._rewards: list[float] = []
+        self._transcripts: dict[str, str] = {}
+
+    def started(self, title: str, folder: Path, total_steps: int, resumed_at: int) -> None:
+        """Say what runs and where."""
+        self._total = total_steps
+        resumed = f", going on after step {resumed_at}" if resumed_at else ""
+        self._line(f"{title}: {total_steps} steps in {folder}{resumed}")
+
+    def phase(self, phase: Phase, step: int, total: int) -> None:
+        """Only the phases that last are worth a line."""
+        if phase is Phase.WARMUP and (step == 1 or step == total or step % 10 == 0):
+            self._line(f"warm-up step {step}/{total}")
+
+    def progress(self, done: int, total: int) -> None:
+        """Episodes are not worth a line each."""
+
+    def step(self, step: int, metrics: Mapping[str, float]) -> None:
+        """One line per update step."""
+        self._rewards.append(metrics["reward_mean"])
+        self._line(
+            f"step {step}/{self._total}  reward {metrics['reward_mean']:.3f}  "
+            f"tokens/s {metrics['tokens_per_second']:.0f}  grad {metrics['grad_norm']:.3g}  "
+            f"kl {metrics['kl']:.2g}  {metrics['seconds']:.2f} s"
+        )
+
+    def evaluated(self, step: int, reward: float) -> None:
+        """One line per evaluation."""
+        self._line(f"evaluation after step {step}: reward {reward:.3f}")
+
+    def transcript(self, label: str, text: str) -> None:
+        """Kept for the report."""
+        self._transcripts[label] = text
+
+    def note(self, text: str) -> None:
+        """A line of its own."""
+        self._line(f"note: {text}")
+
+    def finished(self, summary: RunSummary, folder: Path) -> None:
+        """The report."""
+        print_report(self._console, summary, folder, self._rewards, self._transcripts)
+
+    def _line(self, text: str) -> None:
+        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
