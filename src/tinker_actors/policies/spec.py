@@ -1,0 +1,64 @@
+"""What a policy is made from."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, get_args
+
+from tinker_actors.errors import ConfigError
+from tinker_actors.policies.handles import check_id
+
+PolicyKind: TypeAlias = Literal["lora", "full"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicySpec:
+    """What a policy is made from; the same spec gives the same initial weights, bit for bit.
+
+    >>> PolicySpec(base_model="tiny-llama", rank=0)
+    Traceback (most recent call last):
+    tinker_actors.errors.ConfigError: rank is 0; an integer of at least 1 is needed
+
+    Attributes:
+        base_model: The base model's name in the catalogue.
+        kind: `lora`: a trained adapter over the shared frozen base; `full`: a trained copy of all weights.
+        rank: Rank of the adapter's matrices (lora).
+        alpha: The adapter's output is scaled by alpha / rank (lora).
+        target_modules: `all-linear` (every linear layer but the head), or names of modules (lora).
+        seed: Seeds the adapter's initial weights and the policy's random numbers.
+        name: The policy's id; None for one that the trainer draws.
+    """
+
+    base_model: str
+    kind: PolicyKind = "lora"
+    rank: int = 16
+    alpha: float = 32.0
+    target_modules: Literal["all-linear"] | tuple[str, ...] = "all-linear"
+    seed: int = 0
+    name: str | None = None
+
+    def __post_init__(self) -> None:
+        if not self.base_model:
+            raise ConfigError("base_model is empty; the name of a base model is needed")
+        if self.kind not in get_args(PolicyKind):
+            raise ConfigError(f"kind is {self.kind!r}; {' or '.join(get_args(PolicyKind))} is needed")
+        if self.rank < 1:
+            raise ConfigError(f"rank is {self.rank}; an integer of at least 1 is needed")
+        if not (math.isfinite(self.alpha) and self.alpha > 0):
+            raise ConfigError(f"alpha is {self.alpha}; a positive number is needed")
+        if not 0 <= self.seed < 2**63:
+            raise ConfigError(f"seed is {self.seed}; an integer from 0 to 2**63 - 1 is needed")
+        self._check_targets()
+        if self.name is not None:
+            check_id("policy name", self.name)
+
+    def _check_targets(self) -> None:
+        if isinstance(self.target_modules, str):
+            valid = self.target_modules == "all-linear"
+        else:
+            valid = bool(self.target_modules) and all(self.target_modules)
+        if not valid:
+            raise ConfigError(
+                f"target_modules is {self.target_modules!r}; 'all-linear' or a tuple of module names is needed"
+            )

@@ -1,0 +1,171 @@
+import multiprocessing
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tinker_actors.errors import PolicyError, SnapshotCorruptError, UnknownPolicyError
+from tinker_actors.policies import SnapshotStore
+
+
+def writing(text: str):
+    def write(folder: Path) -> None:
+        (folder / "adapter_model.safetensors").write_text(text)
+        (folder / "sub").mkdir()
+        (folder / "sub" / "more.json").write_text("{}")
+
+    return write
+
+
+def publish(store: SnapshotStore, text: str = "w", policy: str = "p", **facts):
+    return store.publish(policy, writing(text), step=facts.pop("step", 0), base_model="tiny-llama", **facts)
+
+
+@pytest.fixture
+def store(tmp_path):
+    return SnapshotStore(tmp_path / "store")
+
+
+def test_a_published_snapshot_is_found_again_with_all_it_says(store):
+    first = publish(store)
+    second = publish(store, "v", step=3, parent=first.handle, kind="full")
+    assert (first.number, second.number) == (1, 2)
+    assert second.handle == "tinker://p/sampler_weights/000002"
+    assert (second.step, second.parent, second.kind, second.base_model) == (3, first.handle, "full", "tiny-llama")
+    reader = SnapshotStore(store.root)
+    assert reader.get(second.handle) == second
+    assert reader.latest("p") == second
+    assert reader.list("p") == (first, second)
+    assert reader.policies() == ("p",)
+    assert (Path(second.path) / "adapter_model.safetensors").read_text() == "v"
+    reader.verify(second)
+
+
+def test_the_unknown_is_an_error(store):
+    with pytest.raises(UnknownPolicyError, match="p"):
+        store.latest("p")
+    publish(store)
+    with pytest.raises(UnknownPolicyError, match="000009"):
+        store.get("tinker://p/sampler_weights/000009")
+    with pytest.raises(UnknownPolicyError):
+        store.latest("p", "weights")
+    with pytest.raises(PolicyError):
+        publish(store, policy="../p")
+
+
+@pytest.mark.parametrize("name", ["adapter_model.safetensors", "sub/more.json", "manifest.json"])
+@pytest.mark.parametrize("damage", ["flip", "tear", "remove"])
+def test_a_damaged_file_is_named(store, name, damage):
+    snapshot = publish(store, "weights of the policy")
+    path = Path(snapshot.path) / name
+    content = path.read_bytes()
+    if damage == "remove":
+        path.unlink()
+    else:
+        path.write_bytes(content[:-2] if damage == "tear" else content[:-2] + bytes([content[-2] ^ 1]) + content[-1:])
+    with pytest.raises(SnapshotCorruptError, match=name):
+        store.verify(snapshot)
+
+
+def test_an_edited_manifest_is_refused_even_as_valid_json(store):
+    snapshot = publish(store, step=3)
+    path = Path(snapshot.path) / "manifest.json"
+    path.write_text(path.read_text().replace('"step": 3', '"step": 4'))
+    with pytest.raises(SnapshotCorruptError, match="altered"):
+        store.get(snapshot.handle)
+
+
+def test_a_file_that_was_added_is_refused(store):
+    snapshot = publish(store)
+    (Path(snapshot.path) / "adapter_model.bin").write_text("x")
+    with pytest.raises(SnapshotCorruptError, match=r"adapter_model\.bin"):
+        store.verify(snapshot)
+
+
+def test_a_directory_under_another_ones_name_is_refused(store):
+    first, second = publish(store), publish(store)
+    store.delete(second.handle)
+    os.rename(first.path, second.path)
+    with pytest.raises(SnapshotCorruptError, match="000001"):
+        store.get(second.handle)
+
+
+def test_numbers_are_never_given_again(store):
+    publish(store)
+    store.delete(publish(store).handle)
+    assert publish(store).number == 3
+    store.prune("p", keep_last=0)
+    assert SnapshotStore(store.root).list("p") == ()
+    assert publish(SnapshotStore(store.root)).number == 4
+
+
+def test_a_torn_number_does_not_bring_an_old_one_back(store):
+    for _ in range(12):
+        last = publish(store)
+    counter = Path(last.path).parent / ".numbers"
+    counter.write_bytes(counter.read_bytes()[:-2])  # the line of 12 is torn to 1
+    store.delete(last.handle)
+    assert publish(store).number == 12
+    assert publish(store).number == 13
+
+
+def test_a_writer_that_fails_leaves_nothing_and_the_last_good_one(store):
+    good = publish(store)
+
+    def fail(folder: Path) -> None:
+        (folder / "adapter_model.safetensors").write_text("half")
+        raise OSError("disk full")
+
+    with pytest.raises(OSError, match="disk full"):
+        store.publish("p", fail, step=1, base_model="tiny-llama")
+    assert store.list("p") == (good,)
+    assert {path.name for path in Path(good.path).parent.iterdir()} == {".numbers", "000001"}
+    assert publish(store).number == 3
+
+
+def test_a_writer_that_is_killed_leaves_the_last_good_one(store):
+    good = publish(store)
+    code = (
+        "import os, sys; from tinker_actors.policies import SnapshotStore\n"
+        "def write(folder):\n"
+        "    (folder / 'w').write_text('half'); os.kill(os.getpid(), 9)\n"
+        "SnapshotStore(sys.argv[1]).publish('p', write, step=1, base_model='b')"
+    )
+    assert subprocess.run([sys.executable, "-c", code, str(store.root)]).returncode == -9
+    assert store.latest("p") == good
+    assert publish(store).number == 3
+
+
+def test_pruning_keeps_the_last_and_the_pinned(store):
+    handles = [publish(store).handle for _ in range(5)]
+    assert store.prune("p", keep_last=2, pinned={2}) == (handles[0], handles[2])
+    assert [snapshot.number for snapshot in store.list("p")] == [2, 4, 5]
+    assert store.prune("p", keep_last=9) == ()
+    with pytest.raises(PolicyError, match="keep_last is -1"):
+        store.prune("p", keep_last=-1)
+
+
+def test_a_checkpoint_has_a_name_of_its_own_and_is_not_rewritten(store):
+    facts = {"step": 2, "base_model": "tiny-llama"}
+    publish(store)
+    checkpoint = store.checkpoint("p", "final", writing("moments"), **facts)
+    assert (checkpoint.handle, checkpoint.number) == ("tinker://p/weights/final", 1)
+    with pytest.raises(PolicyError, match="exists"):
+        store.checkpoint("p", "final", writing("other"), **facts)
+    store.verify(checkpoint)
+    assert store.latest("p", "weights") == checkpoint
+    assert len(store.list("p")) == 1
+    store.delete(checkpoint.handle)
+    assert store.checkpoint("p", "final", writing("other"), **facts).number == 2
+
+
+def _publish_some(root: str, count: int) -> list[int]:
+    return [publish(SnapshotStore(root)).number for _ in range(count)]
+
+
+def test_two_processes_never_get_one_number(store):
+    with multiprocessing.get_context("spawn").Pool(2) as pool:
+        numbers = sum(pool.starmap(_publish_some, [(str(store.root), 10)] * 2), [])
+    assert sorted(numbers) == list(range(1, 21))
