@@ -1,0 +1,60 @@
+"""Base models, tokenizers, renderers and LoRA layers. Names resolve on first use: tokenizers need no torch."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tinker_actors.models.base import BaseModel, load_base, release_base, save_model_directory
+    from tinker_actors.models.catalogue import (
+        ModelSpec,
+        available_models,
+        load_tokenizer,
+        register_model,
+        resolve,
+    )
+    from tinker_actors.models.renderer import Rendered, Renderer
+    from tinker_actors.models.tokenizer import Tokenizer
+
+_HOMES = {
+    "BaseModel": "base",
+    "load_base": "base",
+    "release_base": "base",
+    "save_model_directory": "base",
+    "ModelSpec": "catalogue",
+    "available_models": "catalogue",
+    "load_tokenizer": "catalogue",
+    "register_model": "catalogue",
+    "resolve": "catalogue",
+    "Rendered": "renderer",
+    "Renderer": "renderer",
+    "Tokenizer": "tokenizer",
+}
+
+__all__ = [
+    "BaseModel",
+    "ModelSpec",
+    "Rendered",
+    "Renderer",
+    "Tokenizer",
+    "available_models",
+    "load_base",
+    "load_tokenizer",
+    "register_model",
+    "release_base",
+    "resolve",
+    "save_model_directory",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,177 @@
+"""Base models: loaded once per process and dtype, frozen, and lent out as skeletons that share the weights."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import logging
+import shutil
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from tinker_actors.errors import ModelError
+from tinker_actors.models.cache import build_directory
+from tinker_actors.models.catalogue import ModelSpec, resolve
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig, PreTrainedModel
+
+logger = logging.getLogger(__name__)
+
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template.jinja",
+    "chat_template.json",
+)
+
+
+class BaseModel:
+    """Frozen weights, held once per process.
+
+    Attributes:
+        spec: What the model was resolved from.
+        dtype: The weights' dtype by name.
+        model: The model itself: evaluation mode, no gradients. Treat it as read-only; take a `skeleton` to change
+            modules.
+    """
+
+    def __init__(self, spec: ModelSpec, dtype: str, model: PreTrainedModel) -> None:
+        self.spec, self.dtype = spec, dtype
+        self.model = model.eval().requires_grad_(False)
+
+    @property
+    def name(self) -> str:
+        """The canonical name."""
+        return self.spec.name
+
+    @property
+    def config(self) -> PretrainedConfig:
+        """The transformers configuration."""
+        return self.model.config
+
+    @property
+    def context_length(self) -> int:
+        """Longest sequence in tokens that the model was made for."""
+        return int(self.config.max_position_embeddings)
+
+    def skeleton(self) -> PreTrainedModel:
+        """A fresh module tree over the same weights.
+
+        Modules and parameter objects are new, so layers may be injected and replaced without anyone else seeing it;
+        the storage is the base's own. Writing to a base parameter in place would therefore change it for all.
+        """
+        memo: dict[int, Any] = {}
+        for parameter in self.model.parameters():
+            memo[id(parameter)] = nn.Parameter(parameter.detach(), requires_grad=False)
+        for buffer in self.model.buffers():
+            memo[id(buffer)] = buffer.detach()
+        return copy.deepcopy(self.model, memo)
+
+    def release(self) -> None:
+        """Forget the model: the next `load_base` loads anew; memory is free once its skeletons are gone."""
+        release_base(self.spec.name, self.dtype)
+
+
+_bases: dict[tuple[str, str], BaseModel] = {}
+_lock = threading.RLock()
+
+
+def load_base(name: str, dtype: str = "float32") -> BaseModel:
+    """The base model of this name, loaded on the first call in this process.
+
+    Raises:
+        ModelNotFoundError: Nothing has this name.
+        ModelError: The dtype is unknown or the weights can't be loaded.
+    """
+    with _lock:  # a second caller waits for the first one's load instead of loading again
+        spec = resolve(name)
+        key = (spec.name, dtype)
+        if key not in _bases:
+            _bases[key] = BaseModel(spec, dtype, spec.load(dtype))
+            logger.info("loaded %s in %s", spec.name, dtype)
+        return _bases[key]
+
+
+def release_base(name: str, dtype: str | None = None) -> None:
+    """Forget a base model in one dtype, or in all. Unknown names are fine: nothing is held for them."""
+    with _lock:
+        for key in [key for key in _bases if key[0] == name and dtype in (None, key[1])]:
+            del _bases[key]
+
+
+def load_directory(folder: Path, dtype: str) -> PreTrainedModel:
+    """Load a transformers directory.
+
+    Raises:
+        ModelError: The files can't be loaded, or weights are missing.
+    """
+    from transformers import AutoModelForCausalLM
+
+    with quiet_transformers():
+        try:
+            # with output_loading_info it returns a pair, which its annotation does not say
+            loaded: Any = AutoModelForCausalLM.from_pretrained(
+                folder,
+                dtype=getattr(torch, dtype),
+                attn_implementation="sdpa",
+                local_files_only=True,
+                output_loading_info=True,
+            )
+        except (OSError, ValueError, KeyError, RuntimeError) as error:
+            raise ModelError(f"{folder} can't be loaded as a language model: {error}") from error
+    model, report = loaded
+    if missing := sorted(report["missing_keys"]):
+        raise ModelError(f"{folder} lacks weights for {len(missing)} parameters, the first is {missing[0]}")
+    return model
+
+
+def save_model_directory(model: PreTrainedModel, tokenizer: str | Path, path: str | Path) -> Path:
+    """Write weights, tokenizer and chat template as a plain transformers directory, whole or not at all.
+
+    Args:
+        model: The model to write; no LoRA layers in it.
+        tokenizer: A model's name or a folder that holds the tokenizer's files.
+        path: The directory to make.
+
+    Raises:
+        ModelError: `path` exists, or the tokenizer's files do not.
+    """
+    target = Path(path)
+    if target.exists():
+        raise ModelError(f"{target} exists already; a new directory is needed")
+    source = Path(tokenizer) if Path(tokenizer).is_dir() else resolve(str(tokenizer)).tokenizer_path
+    if not (source / "tokenizer.json").is_file():
+        raise ModelError(f"{source} has no tokenizer.json to copy")
+
+    def fill(folder: Path) -> None:
+        with quiet_transformers():
+            model.save_pretrained(folder)
+        for name in TOKENIZER_FILES:
+            if (source / name).is_file():
+                shutil.copyfile(source / name, folder / name)
+
+    return build_directory(target, fill)
+
+
+@contextlib.contextmanager
+def quiet_transformers() -> Iterator[None]:
+    """Keep transformers' progress bars and notices off the terminal for a while; its settings come back after."""
+    from transformers.utils import logging as notices
+
+    verbosity, bars = notices.get_verbosity(), notices.is_progress_bar_enabled()
+    notices.set_verbosity_error()
+    notices.disable_progress_bar()
+    try:
+        yield
+    finally:
+        notices.set_verbosity(verbosity)
+        if bars:
+            notices.enable_progress_bar()

@@ -1,0 +1,130 @@
+"""Chat templates: compiled in a sandbox with what published templates expect to find there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import jinja2
+from jinja2 import nodes
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from tinker_actors.data import Message
+from tinker_actors.errors import ModelError
+
+CHATML = """\
+{%- for message in messages -%}
+{{ '<|im_start|>' + message.role + '\\n' + message.content }}
+{%- for call in message.tool_calls or [] -%}
+{{ '\\n<tool_call>\\n' + (call.function | tojson) + '\\n</tool_call>' }}
+{%- endfor -%}
+{{ '<|im_end|>\\n' }}
+{%- endfor -%}
+{%- if add_generation_prompt -%}
+{{ '<|im_start|>assistant\\n' }}
+{%- endif -%}
+"""
+
+# Contents one after the other with no markup: text completion, base models.
+PLAIN = "{{ bos_token if adds_bos else '' }}{% for message in messages %}{{ message.content }}{% endfor %}"
+
+NAMED_TEMPLATES: Mapping[str, str] = {"chatml": CHATML, "plain": PLAIN}
+# A named template is refused where its markup would fall apart into ordinary text.
+REQUIRED_TOKENS: Mapping[str, tuple[str, ...]] = {"chatml": ("<|im_start|>", "<|im_end|>")}
+
+
+class ChatTemplate:
+    """A compiled template. Rendering is a pure function of its arguments: the date is the one of construction.
+
+    Raises:
+        ModelError: The template's syntax is wrong.
+    """
+
+    def __init__(self, source: str, *, variables: Mapping[str, Any]) -> None:
+        now = datetime.now().astimezone()
+        try:
+            self._template = _environment(now).from_string(source)
+        except jinja2.TemplateError as error:
+            raise ModelError(f"the chat template can't be compiled: {error}") from error
+        self._variables = dict(variables)
+
+    def render(self, messages: Sequence[Message], *, generation_prompt: bool) -> str:
+        """Text of a conversation.
+
+        Raises:
+            ModelError: The template refuses the messages (it may raise on purpose) or fails.
+        """
+        conversation = [_as_mapping(message) for message in messages]
+        try:
+            return self._template.render(
+                self._variables, messages=conversation, add_generation_prompt=generation_prompt
+            )
+        except (jinja2.TemplateError, TypeError, ValueError, LookupError) as error:
+            roles = ", ".join(message.role for message in messages)
+            raise ModelError(f"the chat template can't render messages with roles [{roles}]: {error}") from error
+
+
+def _as_mapping(message: Message) -> dict[str, Any]:
+    entry: dict[str, Any] = {"role": message.role, "content": message.content}
+    if message.tool_calls:
+        entry["tool_calls"] = [
+            {
+                "id": call.id,
+                "type": "function",
+                "function": {"name": call.name, "arguments": _arguments(call.arguments)},
+            }
+            for call in message.tool_calls
+        ]
+    if message.tool_call_id is not None:
+        entry["tool_call_id"] = message.tool_call_id
+    if message.name is not None:
+        entry["name"] = message.name
+    return entry
+
+
+def _arguments(text: str) -> Any:
+    # Templates write arguments with tojson, so they want the parsed value; what was not JSON stays as it was sampled.
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+class _Generation(Extension):
+    """`{% generation %}` marks the assistant's part for trainers that mask by template; here it only renders."""
+
+    tags = {"generation"}  # noqa: RUF012 - jinja2 declares the attribute this way
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+def _environment(now: datetime) -> ImmutableSandboxedEnvironment:
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
+    )
+    environment.filters["tojson"] = _tojson
+    environment.globals["raise_exception"] = _raise_exception
+    strftime_now: Callable[[str], str] = now.strftime
+    environment.globals["strftime_now"] = strftime_now
+    return environment
+
+
+def _tojson(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    # jinja2's own filter escapes for HTML and sorts keys, which would change the prompt
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
+def _raise_exception(message: str) -> None:
+    raise jinja2.TemplateError(message)
