@@ -1,0 +1,97 @@
+"""The internal barrier: the seats that are to act do so together, and nothing goes on until all have."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+
+from tinker_actors.data import Message
+from tinker_actors.environments import Action, Agent
+from tinker_actors.errors import EpisodeError
+
+
+class SeatFailedError(EpisodeError):
+    """An agent didn't answer; the cause is chained.
+
+    Attributes:
+        seat: Whose agent it was.
+        cause: What it raised.
+    """
+
+    def __init__(self, seat: str, cause: BaseException) -> None:
+        super().__init__(f"seat {seat!r}: {type(cause).__name__}: {cause}")
+        self.seat = seat
+        self.cause = cause
+
+
+class Barrier:
+    """Opened for the seats of one turn after another.
+
+    Attributes:
+        waiting_for: The seats that have not answered yet; empty between turns.
+    """
+
+    def __init__(self, agents: Mapping[str, Agent]) -> None:
+        self._agents = agents
+        self.waiting_for: dict[str, tuple[Message, ...]] = {}
+
+    async def act(self, observations: Mapping[str, tuple[Message, ...]]) -> dict[str, Action]:
+        """Let each seat answer its observation, all at the same time; return once all have.
+
+        Raises:
+            SeatFailedError: One failed. The others have been cancelled and have ended by then.
+        """
+        self.waiting_for = dict(observations)
+        if len(observations) == 1:
+            # A turn-based game opens a barrier for one seat at a time: a task of its own would buy nothing.
+            ((seat, messages),) = observations.items()
+            actions = {seat: await self._answer(seat, messages)}
+        else:
+            actions = await self._answer_together(observations)
+        self.waiting_for = {}
+        return actions
+
+    async def _answer_together(self, observations: Mapping[str, tuple[Message, ...]]) -> dict[str, Action]:
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = {
+                    seat: group.create_task(self._answer(seat, messages)) for seat, messages in observations.items()
+                }
+        except ExceptionGroup as failures:
+            first = failures.exceptions[0]  # the one that made the group cancel the others
+            raise first from first.__cause__
+        return {seat: task.result() for seat, task in tasks.items()}
+
+    async def _answer(self, seat: str, messages: tuple[Message, ...]) -> Action:
+        # The boundary to the agents: whatever one raises is that seat's failure.
+        try:
+            action = as_action(messages, await self._agents[seat].act(messages))
+        except (Exception, SystemExit, asyncio.CancelledError) as error:
+            if isinstance(error, asyncio.CancelledError) and is_cancelled():
+                raise
+            raise SeatFailedError(seat, error) from error
+        del self.waiting_for[seat]
+        return action
+
+
+def as_action(messages: Sequence[Message], answer: object) -> Action:
+    """An agent's answer as an action.
+
+    Raises:
+        EpisodeError: It is neither an action nor text.
+    """
+    if isinstance(answer, Action):
+        return answer
+    if isinstance(answer, str):
+        return Action.written(messages, answer)
+    raise EpisodeError(f"act returned {answer!r} ({type(answer).__name__}); an Action or its text is needed")
+
+
+def is_cancelled() -> bool:
+    """Whether somebody cancelled the current task.
+
+    A `CancelledError` in a task that nobody cancelled comes from user code that awaited something cancelled: that is a
+    failure like others, and must not pass for the cancellation of the episode.
+    """
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

@@ -1,0 +1,137 @@
+"""Agents: what fills a seat. An instance plays one seat of one episode and holds its own conversation."""
+
+from __future__ import annotations
+
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+from tinker_actors.data import Message, ModelInput, Trajectory, Turn, TurnEnd
+from tinker_actors.environments.conversation import Conversation
+from tinker_actors.errors import EpisodeError
+from tinker_actors.models.renderer import Renderer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Action:
+    """An agent's answer to one observation.
+
+    Attributes:
+        text: What the environment receives.
+        turns: What led to it, in order; the last one earns the reward. Usually one turn; a harness that calls its
+            model several times before it answers has as many.
+    """
+
+    text: str
+    turns: tuple[Turn, ...]
+
+    def __post_init__(self) -> None:
+        if not self.turns:
+            raise EpisodeError("an action has no turn; at least the one that gave its text is needed")
+
+    @classmethod
+    def written(cls, messages: Sequence[Message], text: str) -> Action:
+        """The action of a seat that no model of ours plays: text without tokens."""
+        turn = Turn(
+            observation=ModelInput(),
+            action=(),
+            logprobs=None,
+            end=TurnEnd.STOP,
+            messages=tuple(messages),
+            text=text,
+        )
+        return cls(text=text, turns=(turn,))
+
+    @property
+    def end(self) -> TurnEnd:
+        """How its last turn ended."""
+        return self.turns[-1].end
+
+
+class Agent(ABC):
+    """Fills a seat: turns observations into actions.
+
+    >>> class Echo(Agent):
+    ...     async def act(self, messages):
+    ...         return messages[-1].content
+
+    Attributes:
+        policy: Id of the policy that plays; None for scripts and people.
+        trainable: Whether the turns may enter datums and statistics.
+    """
+
+    policy: str | None = None
+    trainable: bool = False
+
+    @abstractmethod
+    async def act(self, messages: Sequence[Message]) -> Action | str:
+        """Answer an observation; text alone stands for an action without tokens.
+
+        Args:
+            messages: What this seat has been shown since it last acted. What came before, and its own answers, an
+                agent remembers itself.
+        """
+
+    async def finish(self, trajectory: Trajectory, error: str | None) -> None:
+        """Hear how the episode ended for this seat, with its rewards. Called once, after the last `act`.
+
+        Args:
+            trajectory: All turns of the seat.
+            error: What failed, if the episode failed: this seat or another one, or the environment.
+        """
+        return
+
+
+class ScriptedAgent(Agent):
+    """Plays by a function from the observation's messages to the action's text; plain or async."""
+
+    def __init__(self, function: Callable[[Sequence[Message]], str | Awaitable[str]]) -> None:
+        self._function = function
+
+    async def act(self, messages: Sequence[Message]) -> Action:
+        """Call the function.
+
+        Raises:
+            EpisodeError: It returned something else than text.
+        """
+        answer = self._function(messages)
+        text = await answer if inspect.isawaitable(answer) else answer
+        if not isinstance(text, str):
+            raise EpisodeError(f"a scripted agent returned {text!r} ({type(text).__name__}); text is needed")
+        return Action.written(messages, text)
+
+
+class DemonstrationAgent(Agent):
+    """Plays the environment's own demonstrations, in the very tokens in which a policy would say them.
+
+    Args:
+        demonstrate: Gives the action's text for the present state.
+        renderer: Of the policy that is to learn from it.
+        trainable: Whether supervised datums may be made of it.
+    """
+
+    def __init__(
+        self, demonstrate: Callable[[], Awaitable[str]], renderer: Renderer, *, trainable: bool = True
+    ) -> None:
+        self.trainable = trainable
+        self._demonstrate = demonstrate
+        self._renderer = renderer
+        self._conversation = Conversation(renderer)
+
+    async def act(self, messages: Sequence[Message]) -> Action:
+        """Ask for a demonstration and write it down as a policy's action, its stop token included."""
+        prompt = self._conversation.observe(messages)
+        text = await self._demonstrate()
+        tokens = self._renderer.encode_action(text)
+        self._conversation.act(tokens, text)
+        turn = Turn(
+            observation=ModelInput.of(prompt.appended),
+            action=tokens,
+            logprobs=None,
+            end=TurnEnd.STOP,
+            restarts=prompt.restarts,
+            messages=tuple(messages),
+            text=text,
+        )
+        return Action(text=text, turns=(turn,))

@@ -1,0 +1,212 @@
+"""One environment during one episode: called the way it wants to be, checked in what it returns, closed once."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from numbers import Real
+from typing import Any, cast
+
+from tinker_actors.data import Message
+from tinker_actors.environments.environment import Environment, Step, check_limits
+from tinker_actors.environments.threads import CallThread
+from tinker_actors.errors import EpisodeError
+
+
+class WrongReturnError(EpisodeError, TypeError):
+    """A method of an environment returned what can't be used; says what and what would be right."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """A checked `Step`, by seat.
+
+    Attributes:
+        observations: Messages per seat that acts next; empty if the episode is over.
+        rewards: Per rewarded seat.
+        terminated: As in `Step`.
+        truncated: As in `Step`.
+        metrics: As in `Step`.
+    """
+
+    observations: dict[str, tuple[Message, ...]]
+    rewards: dict[str, float]
+    terminated: bool
+    truncated: bool
+    metrics: Mapping[str, float]
+
+
+class LiveEnvironment:
+    """Drives one instance through one episode.
+
+    Args:
+        environment: A fresh instance.
+        luck: Seeds its `rng`.
+    """
+
+    def __init__(self, environment: Environment, *, luck: int) -> None:
+        self.name = type(environment).__name__
+        check_limits(self.name, environment.seats, environment.max_turns)
+        self.seats = environment.seats
+        self.max_turns = environment.max_turns
+        self._first = next(iter(self.seats))
+        environment.rng = random.Random(luck)
+        self._environment = environment
+        self._thread: CallThread | None = None
+        self._closed = False
+
+    async def reset(self, seed: int) -> dict[str, tuple[Message, ...]]:
+        """The first observations, by the seats that act first.
+
+        Raises:
+            WrongReturnError: The environment returned none, or something else.
+        """
+        returned = await self._call(self._environment.reset, seed)
+        if returned is None:
+            raise WrongReturnError(f"{self.name}.reset returned None; {self._observation_needed()} is needed")
+        return self._observations("reset", returned)
+
+    async def step(self, actions: Mapping[str, str]) -> Outcome:
+        """Apply the actions of the seats that acted.
+
+        Raises:
+            WrongReturnError: The environment didn't return a `Step` that can be used.
+        """
+        action = dict(actions) if len(self.seats) > 1 else actions[self._first]
+        step = await self._call(self._environment.step, action)
+        if not isinstance(step, Step):
+            raise WrongReturnError(
+                f"{self.name}.step returned {_shown(step)}; a Step is needed, such as Step(reward=1.0, terminated=True)"
+            )
+        over = bool(step.terminated or step.truncated)
+        if step.observation is None and not over:
+            raise WrongReturnError(
+                f"{self.name}.step returned a Step without observation that is neither terminated nor truncated; "
+                f"{self._observation_needed()} is needed to go on, terminated=True to end"
+            )
+        return Outcome(
+            observations={} if over else self._observations("step", step.observation),
+            rewards=self._rewards(step.reward),
+            terminated=bool(step.terminated),
+            truncated=bool(step.truncated),
+            metrics=self._metrics(step.metrics),
+        )
+
+    async def demonstrate(self, seat: str) -> str:
+        """A demonstration for the seat that is to act.
+
+        Raises:
+            ConfigError: The environment has none.
+            WrongReturnError: It isn't a string.
+        """
+        args = (seat,) if len(self.seats) > 1 else ()
+        text = await self._call(self._environment.demonstrate, *args)
+        if not isinstance(text, str):
+            raise WrongReturnError(f"{self.name}.demonstrate returned {_shown(text)}; an action's text is needed")
+        return text
+
+    async def close(self) -> None:
+        """Close the environment; a second call does nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            await self._call(self._environment.close)
+        finally:
+            if self._thread is not None:
+                self._thread.end()
+
+    async def _call(self, method: Any, *args: Any) -> Any:
+        if self._environment.blocking:
+            if self._thread is None:
+                self._thread = CallThread(f"environment {self.name}")
+            returned = await self._thread.call(method, *args)
+        else:
+            returned = method(*args)
+        return await returned if hasattr(returned, "__await__") else returned
+
+    def _observations(self, method: str, given: Any) -> dict[str, tuple[Message, ...]]:
+        if not isinstance(given, Mapping):
+            if len(self.seats) > 1:
+                raise WrongReturnError(
+                    f"{self.name}.{method} returned {_shown(given)} as observation; with seats {self.seats} "
+                    f"{self._observation_needed()} is needed"
+                )
+            return {self._first: self._messages(method, given)}
+        by_seat = cast("Mapping[Any, Any]", given)
+        if not by_seat:
+            raise WrongReturnError(
+                f"{self.name}.{method} returned an empty mapping of observations, so that nobody would act; at least "
+                "one seat is needed to go on, terminated=True to end"
+            )
+        self._check_seats(method, "observations", by_seat)
+        # In the order of `seats`, whatever order the mapping has, so that nothing depends on it.
+        return {seat: self._messages(method, by_seat[seat]) for seat in self.seats if seat in by_seat}
+
+    def _messages(self, method: str, given: Any) -> tuple[Message, ...]:
+        if isinstance(given, str):
+            return (Message(role="user", content=given),)
+        if isinstance(given, Message):
+            return (given,)
+        if isinstance(given, Sequence) and given:
+            messages = tuple(cast("Sequence[Any]", given))
+            if all(isinstance(message, Message) for message in messages):
+                return messages
+        raise WrongReturnError(
+            f"{self.name}.{method} returned {_shown(given)} as observation; text, a Message or a non-empty sequence "
+            "of Messages is needed"
+        )
+
+    def _rewards(self, given: Any) -> dict[str, float]:
+        if not isinstance(given, Mapping):
+            reward = self._reward(self._first, given)
+            if len(self.seats) == 1:
+                return {self._first: reward} if reward else {}
+            if reward:
+                raise WrongReturnError(
+                    f"{self.name}.step returned reward {given!r}; with seats {self.seats} a mapping by seat is needed, "
+                    f"such as {{{self._first!r}: {given!r}}}"
+                )
+            return {}
+        by_seat = cast("Mapping[Any, Any]", given)
+        self._check_seats("step", "rewards", by_seat)
+        return {seat: self._reward(seat, value) for seat, value in by_seat.items()}
+
+    def _reward(self, seat: str, value: Any) -> float:
+        if not isinstance(value, float | Real) or not math.isfinite(value):
+            raise WrongReturnError(
+                f"{self.name}.step returned reward {_shown(value)} for seat {seat!r}; a finite number is needed"
+            )
+        return float(value)
+
+    def _metrics(self, given: Any) -> Mapping[str, float]:
+        if not given:
+            return {}
+        if not isinstance(given, Mapping):
+            raise WrongReturnError(f"{self.name}.step returned metrics {_shown(given)}; a mapping of numbers is needed")
+        checked: dict[str, float] = {}
+        for key, value in cast("Mapping[Any, Any]", given).items():
+            if not isinstance(key, str) or not isinstance(value, Real) or not math.isfinite(value):
+                raise WrongReturnError(
+                    f"{self.name}.step returned metric {key!r}: {_shown(value)}; a name and a finite number are needed"
+                )
+            checked[key] = float(value)
+        return checked
+
+    def _check_seats(self, method: str, field: str, by_seat: Mapping[Any, Any]) -> None:
+        if strangers := [seat for seat in by_seat if seat not in self.seats]:
+            raise WrongReturnError(
+                f"{self.name}.{method} returned {field} for seats {strangers}; its seats are {list(self.seats)}"
+            )
+
+    def _observation_needed(self) -> str:
+        if len(self.seats) == 1:
+            return "an observation (text, a Message or several)"
+        return f"a mapping of observations by acting seat, such as {{{self._first!r}: '...'}},"
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return f"{text if len(text) <= 80 else text[:77] + '...'} ({type(value).__name__})"
