@@ -1,0 +1,36 @@
+"""The multi-LoRA residual: one matrix of token rows, each row with its own adapter or none.
+
+A plan is built once per step and reused by every layer and projection. Names resolve on first use: a plan needs
+numpy alone, the residual needs torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tinker_actors.kernels.plan import NO_ADAPTER, KernelError, RowPlan, Segment
+    from tinker_actors.kernels.residual import add_lora_residual
+
+_HOMES = {
+    "NO_ADAPTER": "plan",
+    "KernelError": "plan",
+    "RowPlan": "plan",
+    "Segment": "plan",
+    "add_lora_residual": "residual",
+}
+
+__all__ = ["NO_ADAPTER", "KernelError", "RowPlan", "Segment", "add_lora_residual"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
         register_model,
         resolve,
     )
+    from tinker_actors.models.lora import MultiLoraLinear, MultiLoraModel
     from tinker_actors.models.renderer import Rendered, Renderer
     from tinker_actors.models.tokenizer import Tokenizer
 
@@ -27,6 +28,8 @@ _HOMES = {
     "load_tokenizer": "catalogue",
     "register_model": "catalogue",
     "resolve": "catalogue",
+    "MultiLoraLinear": "lora",
+    "MultiLoraModel": "lora",
     "Rendered": "renderer",
     "Renderer": "renderer",
     "Tokenizer": "tokenizer",
@@ -35,6 +38,8 @@ _HOMES = {
 __all__ = [
     "BaseModel",
     "ModelSpec",
+    "MultiLoraLinear",
+    "MultiLoraModel",
     "Rendered",
     "Renderer",
     "Tokenizer",
