@@ -1,0 +1,205 @@
+# ruff: noqa: N803, N806, N815 (tensor names bear shape suffixes)
+"""Datums to padded micro-batches, and the positions whose log-probs are wanted.
+
+Shape suffixes: B rows, L positions of the longest row, N scored targets, T targets of a whole batch, one datum after
+the other in the caller's order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tinker_actors.data import Datum
+from tinker_actors.errors import DataError
+from tinker_actors.training.contract import LossConfig
+from tinker_actors.training.losses import LossInputs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Example:
+    """One datum, ready to be laid out.
+
+    Attributes:
+        start: Where its targets start among those of the whole batch.
+        tokens: The model's input, shape (n,).
+        scored: Indices of the targets whose log-probs are wanted, ascending.
+        targets: The target ids at those, as long as `scored`.
+        temperature: Divides the logits.
+    """
+
+    start: int
+    tokens: tuple[int, ...]
+    scored: tuple[int, ...]
+    targets: tuple[int, ...]
+    temperature: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MicroBatch:
+    """One pass through the model.
+
+    Attributes:
+        tokens_BL: Input ids; what stands beyond a row's length has no meaning and reaches no result.
+        positions_BL: Position ids.
+        attention: (B, L) with 1 below each row's length; or (B, 1, L, L), additive; None where nothing is padded.
+        rows_N: The row of each scored target.
+        columns_N: The position in that row whose output predicts it.
+        targets_N: The scored target ids.
+        temperatures_N: Divisors of the logits.
+        slots_N: The place of each scored target among those of the whole batch.
+    """
+
+    tokens_BL: Tensor
+    positions_BL: Tensor
+    attention: Tensor | None
+    rows_N: Tensor
+    columns_N: Tensor
+    targets_N: Tensor
+    temperatures_N: Tensor
+    slots_N: Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Targets:
+    """The rows of a whole batch of datums, one after the other; fp64 but for `trained_T`.
+
+    Attributes:
+        trained_T: Whether the target enters the loss.
+        weights_T: Supervised weights; 0 for RL data.
+        old_logprobs_T: Log-probs as sampled; 0 for supervised data.
+        advantages_T: Advantages; 0 for supervised data.
+    """
+
+    trained_T: Tensor
+    weights_T: Tensor
+    old_logprobs_T: Tensor
+    advantages_T: Tensor
+
+    @classmethod
+    def of(cls, datums: Sequence[Datum]) -> Targets:
+        """The rows of these datums."""
+
+        def rows(name: str) -> Tensor:
+            found = [getattr(datum, name) or (0.0,) * len(datum) for datum in datums]
+            return torch.tensor([value for row in found for value in row], dtype=torch.float64)
+
+        weights_T = rows("weights")
+        return cls(
+            trained_T=(weights_T != 0) | (rows("mask") != 0),
+            weights_T=weights_T,
+            old_logprobs_T=rows("logprobs"),
+            advantages_T=rows("advantages"),
+        )
+
+    def beside(self, logprobs_N: Tensor, slots_N: Tensor) -> LossInputs:
+        """What a loss sees for log-probs at these slots."""
+
+        def at(row_T: Tensor) -> Tensor:
+            return row_T[slots_N].to(logprobs_N)
+
+        return LossInputs(
+            logprobs_N=logprobs_N,
+            weights_N=at(self.weights_T),
+            old_logprobs_N=at(self.old_logprobs_T),
+            advantages_N=at(self.advantages_T),
+        )
+
+
+def trained_targets(datum: Datum) -> tuple[int, ...]:
+    """Indices of the targets that enter the loss: mask 1 (RL), or a weight that isn't 0 (supervised)."""
+    marks = datum.mask if datum.weights is None else datum.weights
+    return tuple(index for index, mark in enumerate(marks or ()) if mark != 0)
+
+
+def check_batch(datums: Sequence[Datum], loss: LossConfig, *, vocabulary: int, context_length: int) -> None:
+    """Refuse a batch that can't be trained on, before anything is computed.
+
+    Raises:
+        DataError: The batch is empty, or names the datum that is of the wrong kind for the loss, has an image, is
+            longer than the context, or has a token outside the vocabulary.
+    """
+    if not datums:
+        raise DataError("the batch has no datums; at least one is needed")
+    for index, datum in enumerate(datums):
+        where = f"datum {index} ({datum.where})"
+        if datum.is_rl == loss.is_supervised:
+            have, need = ("mask and advantages", "weights") if datum.is_rl else ("weights", "mask and advantages")
+            raise DataError(f"{where} has {have}, but the loss {loss.name} needs {need}")
+        if not datum.model_input.is_text:
+            raise DataError(f"{where} has an image; this trainer takes text only")
+        if len(datum) > context_length:
+            raise DataError(f"{where} has {len(datum)} positions; the model's context has {context_length}")
+        highest = max(max(datum.model_input.tokens), max(datum.targets))
+        if highest >= vocabulary or min(datum.targets) < 0:
+            raise DataError(f"{where} has token {highest}; the model's vocabulary has the ids below {vocabulary}")
+
+
+def examples_of(datums: Sequence[Datum], *, every_target: bool = False) -> list[Example]:
+    """What has to be computed: the datums with at least one scored target, in their order.
+
+    A row is cut after the last position that predicts a scored target: what follows can't matter.
+    """
+    examples: list[Example] = []
+    start = 0
+    for datum in datums:
+        scored = tuple(range(len(datum))) if every_target else trained_targets(datum)
+        if scored:
+            examples.append(
+                Example(
+                    start=start,
+                    tokens=datum.model_input.tokens[: scored[-1] + 1],
+                    scored=scored,
+                    targets=tuple(datum.targets[position] for position in scored),
+                    temperature=datum.temperature,
+                )
+            )
+        start += len(datum)
+    return examples
+
+
+def split(lengths: Sequence[int], budget: int) -> list[list[int]]:
+    """Indices of rows in micro-batches of at most `budget` positions when padded, like lengths together.
+
+    A row longer than the budget makes a batch of its own.
+    """
+    batches: list[list[int]] = []
+    for index in sorted(range(len(lengths)), key=lambda index: (-lengths[index], index)):
+        # The first row of a batch is its longest, so it sets the padded width.
+        if batches and (len(batches[-1]) + 1) * lengths[batches[-1][0]] <= budget:
+            batches[-1].append(index)
+        else:
+            batches.append([index])
+    return batches
+
+
+def padded(examples: Sequence[Example]) -> MicroBatch:
+    """One row per example, padded on the right; attention comes from the lengths, never from an id."""
+    lengths = [len(example.tokens) for example in examples]
+    width = max(lengths)
+    tokens_BL = torch.zeros(len(examples), width, dtype=torch.long)
+    for row, example in enumerate(examples):
+        tokens_BL[row, : lengths[row]] = torch.tensor(example.tokens)
+    attention = None
+    if min(lengths) < width:
+        attention = (torch.arange(width) < torch.tensor(lengths)[:, None]).long()
+    counts = torch.tensor([len(example.scored) for example in examples])
+    return MicroBatch(
+        tokens_BL=tokens_BL,
+        positions_BL=torch.arange(width).expand(len(examples), width),
+        attention=attention,
+        rows_N=torch.arange(len(examples)).repeat_interleave(counts),
+        columns_N=torch.tensor([position for example in examples for position in example.scored]),
+        targets_N=torch.tensor([target for example in examples for target in example.targets]),
+        temperatures_N=torch.tensor([example.temperature for example in examples]).repeat_interleave(counts),
+        slots_N=torch.tensor([example.start + position for example in examples for position in example.scored]),
+    )
+
+
+def plain_batches(examples: Sequence[Example], budget: int) -> list[MicroBatch]:
+    """All examples in padded micro-batches."""
+    batches = split([len(example.tokens) for example in examples], budget)
+    return [padded([examples[index] for index in batch]) for batch in batches]

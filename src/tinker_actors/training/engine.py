@@ -1,0 +1,245 @@
+# ruff: noqa: N806 (tensor names bear shape suffixes)
+"""The trainer's synchronous core: many policies over one base model."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+import torch
+from transformers import PreTrainedModel
+
+from tinker_actors.data import Datum
+from tinker_actors.errors import ConfigError, PolicyError, UnknownPolicyError
+from tinker_actors.models import load_base
+from tinker_actors.policies import Handle, PolicySpec, Snapshot, SnapshotStore
+from tinker_actors.training.batching import MicroBatch, Targets, check_batch, examples_of, plain_batches
+from tinker_actors.training.checkpoint import read_checkpoint, read_spec, write_checkpoint
+from tinker_actors.training.contract import (
+    AdamParams,
+    ForwardBackwardResult,
+    LossConfig,
+    OptimStepResult,
+    PolicyInfo,
+)
+from tinker_actors.training.losses import loss_terms
+from tinker_actors.training.metrics import batch_metrics
+from tinker_actors.training.policy import TrainedPolicy
+from tinker_actors.training.scoring import score
+
+
+class TrainingEngine:
+    """Creates, trains, publishes, saves and loads policies over one base model; for one thread at a time.
+
+    Policies share nothing but the base's frozen weights: what is done to one leaves every other's weights, moments and
+    pending gradients as they are, bit for bit.
+
+    Args:
+        base_model: The base model's name in the catalogue.
+        store: Folder of the snapshot store.
+        dtype: The base's dtype; adapters and fully trained weights are fp32.
+    """
+
+    def __init__(self, base_model: str, store: str | Path, dtype: str = "float32") -> None:
+        self.base_model = base_model
+        self.base = load_base(base_model, dtype)
+        self.store = SnapshotStore(store)
+        self._policies: dict[str, TrainedPolicy] = {}
+
+    def create(self, spec: PolicySpec) -> str:
+        """Make a policy and return its id: the spec's name, or one that is drawn.
+
+        Raises:
+            ConfigError: The spec is for another base model, or targets modules that this one lacks.
+            PolicyError: A policy of this name is in training here.
+        """
+        self._check_base(spec)
+        policy_id = spec.name or f"policy-{secrets.token_hex(6)}"
+        if policy_id in self._policies:
+            raise PolicyError(f"policy {policy_id!r} is in training here already; choose another name or delete it")
+        self._policies[policy_id] = TrainedPolicy(policy_id, spec, self.base)
+        return policy_id
+
+    def delete(self, policy_id: str) -> None:
+        """End a policy's training and free its state; its snapshots and checkpoints stay in the store.
+
+        Raises:
+            UnknownPolicyError: No policy of this id is in training here.
+        """
+        self._policy(policy_id)
+        del self._policies[policy_id]
+
+    def policies(self) -> tuple[PolicyInfo, ...]:
+        """All policies in training, in order of creation."""
+        return tuple(policy.info() for policy in self._policies.values())
+
+    def forward_backward(
+        self,
+        policy_id: str,
+        datums: Sequence[Datum],
+        loss: LossConfig,
+        *,
+        proceed: Callable[[], None] = lambda: None,
+    ) -> ForwardBackwardResult:
+        """Add the gradient of the loss, summed over trained tokens, to the policy's pending gradients.
+
+        Args:
+            policy_id: The policy.
+            datums: The batch. One without a trained token is fine and adds nothing.
+            loss: The loss.
+            proceed: Called between micro-batches; if it raises, the pending gradients are as before the call.
+
+        Raises:
+            UnknownPolicyError: No policy of this id is in training here.
+            DataError: A datum doesn't suit the loss or the model; nothing was computed.
+        """
+        policy = self._policy(policy_id)
+        self._check_batch(datums, loss)
+        batches = plain_batches(examples_of(datums), loss.micro_batch_tokens)
+        with policy.accumulating():
+            return _run(policy.model, batches, datums, loss, backward=True, proceed=proceed)
+
+    def forward(
+        self, policy_id: str, datums: Sequence[Datum], loss: LossConfig, *, every_target: bool = False
+    ) -> ForwardBackwardResult:
+        """As `forward_backward`, without gradients.
+
+        Args:
+            policy_id: The policy.
+            datums: The batch.
+            loss: The loss.
+            every_target: Give log-probs of all targets rather than the trained ones; loss and metrics don't change.
+        """
+        policy = self._policy(policy_id)
+        self._check_batch(datums, loss)
+        batches = plain_batches(examples_of(datums, every_target=every_target), loss.micro_batch_tokens)
+        with torch.no_grad():
+            return _run(policy.model, batches, datums, loss, backward=False, proceed=lambda: None)
+
+    def optim_step(self, policy_id: str, params: AdamParams) -> OptimStepResult:
+        """Apply a policy's pending gradients with AdamW and drop them.
+
+        Raises:
+            UnknownPolicyError: No policy of this id is in training here.
+            PolicyError: It has no pending gradients; or they aren't finite: then they are dropped, and weights,
+                moments and step are unchanged.
+        """
+        return self._policy(policy_id).optim_step(params)
+
+    def publish(self, policy_id: str) -> Snapshot:
+        """Store a policy's present weights as its next snapshot, for samplers.
+
+        Raises:
+            UnknownPolicyError: No policy of this id is in training here.
+        """
+        policy = self._policy(policy_id)
+        snapshot = self.store.publish(policy_id, policy.write_snapshot, **self._facts(policy))
+        policy.parent = policy.snapshot = snapshot.handle
+        return snapshot
+
+    def save(self, policy_id: str, name: str) -> str:
+        """Store a policy's whole training state under a name and return its handle.
+
+        Raises:
+            UnknownPolicyError: No policy of this id is in training here.
+            PolicyError: The name is taken or not valid.
+        """
+        policy = self._policy(policy_id)
+        write = partial(write_checkpoint, policy)
+        return self.store.checkpoint(policy_id, name, write, **self._facts(policy)).handle
+
+    def load(self, handle: str, *, policy: str | None = None, optimizer: bool = True) -> str:
+        """Restore a checkpoint and return the policy's id.
+
+        Args:
+            handle: What `save` returned.
+            policy: The id of a new policy that starts from the checkpoint; None for the policy that was saved, whose
+                present state, if it is in training here, is replaced.
+            optimizer: Restore moments, step, pending gradients and random numbers too; without them training starts
+                cold from the saved weights.
+
+        Raises:
+            UnknownPolicyError: There is no such checkpoint.
+            SnapshotCorruptError: A file of it is torn or altered; nothing was changed.
+            ConfigError: It is of another base model.
+            PolicyError: The handle isn't one of a checkpoint, or a policy of the new id is in training here.
+        """
+        parsed = Handle.parse(handle, kind="weights")
+        if policy is not None and policy in self._policies:
+            raise PolicyError(f"policy {policy!r} is in training here already; choose another name or delete it")
+        policy_id = Handle(policy_id=policy or parsed.policy_id, kind="weights", name=parsed.name).policy_id
+        snapshot = self.store.get(handle)
+        self.store.verify(snapshot)
+        folder = Path(snapshot.path)
+        self._check_base(read_spec(folder))
+        restored = read_checkpoint(folder, policy_id, self.base, optimizer=optimizer)
+        restored.parent = handle
+        self._policies[policy_id] = restored
+        return policy_id
+
+    def export_base(self, policy_id: str, path: str | Path) -> str:
+        """Write a policy's weights, merged into the base's, as a transformers directory with tokenizer: a new base.
+
+        Returns:
+            The directory's absolute path.
+
+        Raises:
+            UnknownPolicyError: No policy of this id is in training here.
+            ModelError: `path` exists.
+        """
+        target = Path(path).resolve()
+        self._policy(policy_id).export(target)
+        return str(target)
+
+    def _policy(self, policy_id: str) -> TrainedPolicy:
+        if policy_id not in self._policies:
+            raise UnknownPolicyError(f"policy {policy_id!r} is not in training here; {sorted(self._policies)} are")
+        return self._policies[policy_id]
+
+    def _check_base(self, spec: PolicySpec) -> None:
+        if spec.base_model not in (self.base_model, self.base.name):
+            raise ConfigError(f"base_model is {spec.base_model!r}; this trainer trains policies of {self.base_model!r}")
+
+    def _check_batch(self, datums: Sequence[Datum], loss: LossConfig) -> None:
+        vocabulary = int(self.base.config.vocab_size)
+        check_batch(datums, loss, vocabulary=vocabulary, context_length=self.base.context_length)
+
+    def _facts(self, policy: TrainedPolicy) -> dict:
+        return {
+            "step": policy.step,
+            "base_model": policy.spec.base_model,
+            "kind": policy.spec.kind,
+            "parent": policy.parent,
+        }
+
+
+def _run(
+    model: PreTrainedModel,
+    batches: Sequence[MicroBatch],
+    datums: Sequence[Datum],
+    loss: LossConfig,
+    *,
+    backward: bool,
+    proceed: Callable[[], None],
+) -> ForwardBackwardResult:
+    """All micro-batches, then the sums over the whole batch in fp64. T targets of all datums, N of a micro-batch."""
+    targets = Targets.of(datums)
+    logprobs_T, entropy_T = torch.zeros_like(targets.weights_T), torch.zeros_like(targets.weights_T)
+    for batch in batches:
+        proceed()
+        logprobs_N, entropy_N = score(model, batch)
+        trained_N = targets.trained_T[batch.slots_N]
+        if backward and bool(trained_N.any()):
+            inputs = targets.beside(logprobs_N[trained_N], batch.slots_N[trained_N])
+            loss_terms(inputs, loss).sum().backward()
+        logprobs_T[batch.slots_N] = logprobs_N.detach().to(logprobs_T)
+        entropy_T[batch.slots_N] = entropy_N.to(entropy_T)
+    inputs = targets.beside(logprobs_T[targets.trained_T], targets.trained_T.nonzero()[:, 0])
+    total = float(loss_terms(inputs, loss).sum())
+    return ForwardBackwardResult(
+        loss=total,
+        logprobs=tuple(tuple(row.tolist()) for row in logprobs_T.split([len(datum) for datum in datums])),
+        metrics=batch_metrics(inputs, entropy_T[targets.trained_T], total, len(datums), loss),
+    )

@@ -1,0 +1,22 @@
+# ruff: noqa: N806 (tensor names bear shape suffixes)
+"""The clipped surrogate of PPO."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from tinker_actors.training.contract import LossConfig
+from tinker_actors.training.losses.inputs import LossInputs
+from tinker_actors.training.losses.ratio import safe_ratio
+
+
+def ppo(inputs: LossInputs, config: LossConfig) -> Tensor:
+    """−min(r · A, clip(r, clip_low, clip_high) · A) for every trained token, with r = exp(lp − q), shape (N,).
+
+    Source: Schulman et al. 2017, "Proximal Policy Optimization Algorithms", eq. 7, with separate bounds as in the
+    Tinker API's loss `ppo`.
+    """
+    ratio_N = safe_ratio(inputs.logprobs_N, inputs.old_logprobs_N)
+    clipped_N = ratio_N.clamp(*config.clip_bounds)
+    return -torch.minimum(ratio_N * inputs.advantages_N, clipped_N * inputs.advantages_N)

@@ -1,0 +1,156 @@
+"""One policy in training: its weights, gradients, optimizer and random numbers, and nobody else's."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from peft import PeftModel
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from tinker_actors.errors import PolicyError
+from tinker_actors.models import BaseModel, save_model_directory
+from tinker_actors.policies import PolicySpec
+from tinker_actors.training.adapters import full_model, lora_model
+from tinker_actors.training.contract import AdamParams, OptimStepResult, PolicyInfo
+from tinker_actors.training.optimizer import Adam
+
+
+class TrainedPolicy:
+    """A policy's whole training state.
+
+    Attributes:
+        policy_id: The policy.
+        spec: What it was made from.
+        model: The module tree, LoRA layers and all; its base weights are the process's shared ones (lora).
+        parameters: The trained parameters by name.
+        step: Optimizer steps behind it.
+        pending: How many forward_backward calls its gradients hold.
+        parent: Handle that its next snapshot's weights grow from.
+        snapshot: Handle of the last snapshot published, if any.
+        generator: The policy's random numbers.
+    """
+
+    def __init__(self, policy_id: str, spec: PolicySpec, base: BaseModel) -> None:
+        self.policy_id, self.spec, self.base = policy_id, spec, base
+        self.generator = torch.Generator().manual_seed(spec.seed)
+        self._adapted: PeftModel | None = None
+        if spec.kind == "lora":
+            self._adapted = lora_model(base, spec, self.generator)
+            self.model: PreTrainedModel = self._adapted.get_base_model()  # pyright: ignore[reportAttributeAccessIssue]
+        else:
+            self.model = full_model(base)
+        self.parameters = {name: value for name, value in self.model.named_parameters() if value.requires_grad}
+        self.optimizer = Adam(self.parameters)
+        self.step = self.pending = 0
+        self.parent: str | None = None
+        self.snapshot: str | None = None
+
+    @contextlib.contextmanager
+    def accumulating(self) -> Iterator[None]:
+        """Add the gradients of the block's backward passes to the pending ones; if the block raises, add nothing."""
+        held = {name: parameter.grad for name, parameter in self.parameters.items()}
+        for parameter in self.parameters.values():
+            parameter.grad = None
+        try:
+            yield
+        except BaseException:
+            for name, parameter in self.parameters.items():
+                parameter.grad = held[name]
+            raise
+        for name, parameter in self.parameters.items():
+            if parameter.grad is None:
+                parameter.grad = held[name]
+            elif (before := held[name]) is not None:
+                parameter.grad.add_(before)
+        self.pending += 1
+
+    def optim_step(self, params: AdamParams) -> OptimStepResult:
+        """Apply the pending gradients and drop them.
+
+        Raises:
+            PolicyError: There are none; or they aren't finite, in which case they are dropped and the weights and
+                moments are unchanged.
+        """
+        if not self.pending:
+            raise PolicyError(f"policy {self.policy_id!r} has no gradients; forward_backward comes before optim_step")
+        for parameter in self.parameters.values():
+            if parameter.grad is None:  # a batch that trains no token: the step still decays moments and weights
+                parameter.grad = torch.zeros_like(parameter)
+        try:
+            grad_norm = self.optimizer.step(params)
+        except PolicyError as error:
+            raise PolicyError(f"policy {self.policy_id!r} at step {self.step}: {error}") from error
+        finally:
+            self.pending = 0
+            for parameter in self.parameters.values():
+                parameter.grad = None
+        self.step += 1
+        return OptimStepResult(step=self.step, grad_norm=grad_norm)
+
+    def write_snapshot(self, folder: Path) -> None:
+        """Write what samplers load: a PEFT directory (lora) or a transformers model directory (full)."""
+        if self._adapted is not None:
+            # The embeddings aren't trained; without this PEFT may ask a hub for the base's vocabulary size.
+            self._adapted.save_pretrained(str(folder), save_embedding_layers=False)
+            return
+        written = save_model_directory(self.model, self.base.name, folder / "model")
+        for path in list(written.iterdir()):
+            shutil.move(path, folder / path.name)
+        written.rmdir()
+
+    def export(self, path: Path) -> None:
+        """Write the policy's weights, merged into the base's, as a transformers model directory with tokenizer.
+
+        Raises:
+            ModelError: `path` exists.
+        """
+        if self._adapted is None:
+            save_model_directory(self.model, self.base.name, path)
+            return
+        merged = TrainedPolicy(self.policy_id, self.spec, self.base)
+        merged.set_weights(self.weights())
+        save_model_directory(merged._merge(), self.base.name, path)
+
+    def weights(self) -> dict[str, Tensor]:
+        """The trained parameters by name; views, not copies."""
+        return {name: parameter.detach() for name, parameter in self.parameters.items()}
+
+    @torch.no_grad()
+    def set_weights(self, weights: dict[str, Tensor]) -> None:
+        """Copy weights of the same names and shapes into the policy."""
+        for name, parameter in self.parameters.items():
+            parameter.copy_(weights[name])
+
+    def gradients(self) -> dict[str, Tensor]:
+        """The pending gradients by name; empty without any."""
+        return {name: value.grad for name, value in self.parameters.items() if value.grad is not None}
+
+    def set_gradients(self, gradients: dict[str, Tensor]) -> None:
+        """Hold these gradients, and no others, as pending."""
+        for name, parameter in self.parameters.items():
+            parameter.grad = gradients.get(name)
+
+    def info(self) -> PolicyInfo:
+        """The policy in numbers."""
+        return PolicyInfo(
+            policy_id=self.policy_id,
+            base_model=self.spec.base_model,
+            kind=self.spec.kind,
+            step=self.step,
+            parameters=sum(parameter.numel() for parameter in self.parameters.values()),
+            pending=self.pending,
+            snapshot=self.snapshot,
+        )
+
+    def _merge(self) -> PreTrainedModel:
+        """Fold the LoRA layers into own copies of the weights that they adapt; the policy can't be used after."""
+        assert self._adapted is not None
+        for name, parameter in self.model.named_parameters():
+            if ".base_layer." in name:  # merging writes in place, and the storage is everyone's
+                parameter.data = parameter.data.clone()
+        return self._adapted.merge_and_unload()  # pyright: ignore[reportReturnType, reportCallIssue]

@@ -1,0 +1,125 @@
+"""The trainer actor: the training engine behind a mailbox, on a thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import TypeVar
+
+import torch
+
+from tinker_actors.actors import Actor
+from tinker_actors.data import Datum
+from tinker_actors.errors import ConfigError, PolicyError
+from tinker_actors.policies import PolicySpec, Snapshot
+from tinker_actors.training.contract import (
+    AdamParams,
+    ForwardBackwardResult,
+    LossConfig,
+    OptimStepResult,
+    PolicyInfo,
+)
+from tinker_actors.training.engine import TrainingEngine
+
+T = TypeVar("T")
+
+
+class _AbandonedError(PolicyError):
+    """The asker gave up; raised between micro-batches."""
+
+
+class Trainer(Actor):
+    """Trains many policies over one base model; see `TrainingEngine` for what each message does and raises.
+
+    Messages are served one at a time, on one thread, so the event loop stays free. When the asker of a
+    `forward_backward` gives up, the pass ends at the next micro-batch and adds no gradient; any other message that has
+    begun is finished.
+
+    Args:
+        base_model: The base model's name in the catalogue.
+        store: Folder of the snapshot store.
+        dtype: The base's dtype; adapters and fully trained weights are fp32.
+        threads: Threads that torch computes with, in the whole process; None leaves torch's own choice.
+    """
+
+    def __init__(self, *, base_model: str, store: str, dtype: str = "float32", threads: int | None = None) -> None:
+        if threads is not None and threads < 1:
+            raise ConfigError(f"threads is {threads}; an integer of at least 1 is needed")
+        self._open = partial(TrainingEngine, base_model, store, dtype)
+        self._threads = threads
+        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="trainer")
+
+    async def on_start(self) -> None:
+        """Load the base model."""
+        if self._threads is not None:
+            await self._run(torch.set_num_threads, self._threads)
+        self._engine = await self._run(self._open)
+
+    async def on_stop(self) -> None:
+        """End the thread."""
+        self._executor.shutdown(wait=False)
+
+    async def create(self, spec: PolicySpec) -> str:
+        """Make a policy and return its id."""
+        return await self._run(self._engine.create, spec)
+
+    async def delete(self, policy: str) -> None:
+        """End a policy's training and free its state; what it stored stays."""
+        await self._run(self._engine.delete, policy)
+
+    async def policies(self) -> tuple[PolicyInfo, ...]:
+        """All policies in training."""
+        return await self._run(self._engine.policies)
+
+    async def forward_backward(self, policy: str, datums: Sequence[Datum], loss: LossConfig) -> ForwardBackwardResult:
+        """Add the gradient of the summed loss to the policy's pending gradients."""
+        abandoned = threading.Event()
+
+        def proceed() -> None:
+            if abandoned.is_set():
+                raise _AbandonedError(f"forward_backward of {policy!r} was abandoned by its asker")
+
+        work = partial(self._engine.forward_backward, policy, datums, loss, proceed=proceed)
+        return await self._run(work, abandon=abandoned.set)
+
+    async def forward(
+        self, policy: str, datums: Sequence[Datum], loss: LossConfig, *, every_target: bool = False
+    ) -> ForwardBackwardResult:
+        """Loss and log-probs without gradients; with `every_target` log-probs of untrained targets too."""
+        return await self._run(partial(self._engine.forward, policy, datums, loss, every_target=every_target))
+
+    async def optim_step(self, policy: str, params: AdamParams) -> OptimStepResult:
+        """Apply the pending gradients with AdamW and drop them."""
+        return await self._run(self._engine.optim_step, policy, params)
+
+    async def publish(self, policy: str) -> Snapshot:
+        """Store the present weights as the policy's next snapshot."""
+        return await self._run(self._engine.publish, policy)
+
+    async def save(self, policy: str, name: str) -> str:
+        """Store the whole training state under a name and return its handle."""
+        return await self._run(self._engine.save, policy, name)
+
+    async def load(self, handle: str, *, policy: str | None = None, optimizer: bool = True) -> str:
+        """Restore a checkpoint, as the policy that was saved or as a new one, and return the policy's id."""
+        return await self._run(partial(self._engine.load, handle, policy=policy, optimizer=optimizer))
+
+    async def export_base(self, policy: str, path: str) -> str:
+        """Write the merged weights as a transformers directory with tokenizer and return its absolute path."""
+        return await self._run(self._engine.export_base, policy, path)
+
+    async def _run(self, work: Callable[..., T], *arguments: object, abandon: Callable[[], None] | None = None) -> T:
+        """Do blocking work on the actor's thread; when cancelled, return only once the thread is free again."""
+        future = asyncio.get_running_loop().run_in_executor(self._executor, partial(work, *arguments))
+        try:
+            return await asyncio.shield(future)
+        except asyncio.CancelledError:
+            if abandon is not None:
+                abandon()
+            await asyncio.wait([future])
+            if not future.cancelled():
+                future.exception()  # the asker is gone: nobody else will look at it
+            raise
