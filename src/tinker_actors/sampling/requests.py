@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tinker_actors.data import TurnEnd
 from tinker_actors.errors import SamplingError
@@ -91,7 +91,7 @@ class SamplingRequest:
 
     prompt: tuple[int, ...]
     snapshot: str
-    params: SamplingParams = SamplingParams()
+    params: SamplingParams = field(default_factory=SamplingParams)
     num_samples: int = 1
 
     def __post_init__(self) -> None:
@@ -99,7 +99,9 @@ class SamplingRequest:
         _require(len(self.prompt) > 0, "prompt", self.prompt, "at least one token id")
         _require(isinstance(self.snapshot, str) and bool(self.snapshot), "snapshot", self.snapshot, "a handle")
         _require(isinstance(self.params, SamplingParams), "params", self.params, "SamplingParams")
-        _require(_is_int(self.num_samples) and self.num_samples >= 1, "num_samples", self.num_samples, "an integer >= 1")
+        _require(
+            _is_int(self.num_samples) and self.num_samples >= 1, "num_samples", self.num_samples, "an integer >= 1"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,8 +1,8 @@
 """From logits to tokens: temperature, top-k and top-p per row, seeded draws, and the log-prob of what was drawn.
 
-Each draw inverts the cumulative distribution at one uniform number that depends only on (seed, sample index, position):
-a counter-based generator. So a sample doesn't depend on what shares its batch, on the order of requests or on the number
-of samplers.
+Each draw inverts the cumulative distribution at one uniform number that depends only on (seed, sample index,
+position): a counter-based generator. So a sample doesn't depend on what shares its batch, on the order of requests or
+on the number of samplers.
 
 Shape suffixes: B rows of a batch, R rows that truncate, V vocabulary.
 """
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from tinker_actors.sampling.requests import SamplingParams
 
-# The finaliser and increment of SplitMix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number generators", 2014).
+# The finaliser and increment of SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014)
 _GAMMA = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
@@ -36,7 +36,7 @@ def uniforms(keys_b: NDArray[np.uint64], position: int) -> NDArray[np.float64]:
     """One number in [0, 1) per row for the token at `position` of its sample, shape (B,)."""
     bits_b = _mix(keys_b + np.full(1, position + 1, dtype=np.uint64) * _GAMMA)
     # 52 bits keep the largest number times any positive float below that float
-    return (bits_b >> np.uint64(12)) * 2.0**-52
+    return (bits_b >> np.uint64(12)).astype(np.float64) * np.float64(2.0**-52)
 
 
 def _mix(z: NDArray[np.uint64]) -> NDArray[np.uint64]:
@@ -47,7 +47,7 @@ def _mix(z: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selector:
-    """How each row of a batch selects its tokens. Built once, kept while rows only leave.
+    """How each row of a batch selects its tokens.
 
     Attributes:
         keys_b: Random keys, shape (B,).
@@ -115,10 +115,6 @@ class Selector:
         # right=True finds the first token whose cumulative mass exceeds the number: never one of probability 0
         tokens_b1 = torch.searchsorted(cumulative_bv, uniform_b1 * cumulative_bv[:, -1:], right=True)
         return tokens_b1[:, 0].clamp_(max=logprobs_bv.shape[1] - 1)
-
-    def keep(self, rows: Sequence[int], params: Sequence[SamplingParams], vocab_size: int) -> Selector:
-        """The selector of the rows that stay, in the order of `rows`; `params` are theirs."""
-        return Selector.of(params, self.keys_b[np.asarray(rows, dtype=np.int64)], vocab_size)
 
 
 def truncated(scaled_rv: torch.Tensor, top_k_r1: torch.Tensor, top_p_r1: torch.Tensor) -> torch.Tensor:

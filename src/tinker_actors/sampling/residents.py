@@ -1,0 +1,161 @@
+"""The snapshots that a sampler holds in memory: loaded at a refresh, kept while requests run on them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tinker_actors.errors import PolicyError, UnknownPolicyError
+from tinker_actors.models.base import BaseModel, load_directory
+from tinker_actors.models.catalogue import resolve
+from tinker_actors.policies import Handle, Snapshot, SnapshotStore
+from tinker_actors.sampling.networks import LoraNetwork, Network
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Resident:
+    """A loaded snapshot.
+
+    Attributes:
+        handle: The snapshot.
+        step: Update steps that it had behind it.
+        network: What computes it.
+        slot: Its adapter's place in the network; 0 for full weights.
+        pins: Requests under way on it.
+    """
+
+    handle: str
+    step: int
+    network: Network
+    slot: int
+    pins: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
+    """A snapshot whose files are right, ready to be placed.
+
+    Attributes:
+        snapshot: The snapshot.
+        network: The loaded model of a full-weights snapshot; None for an adapter.
+    """
+
+    snapshot: Snapshot
+    network: Network | None
+
+
+class Residents:
+    """All snapshots loaded in one sampler, by handle.
+
+    `check` may run in any thread; `replace` and `collect` must run in the thread that computes, `replace` between two
+    steps and `collect` between two batches.
+    """
+
+    def __init__(self, *, base: BaseModel, store: SnapshotStore) -> None:
+        self._base, self._store = base, store
+        self._lora = LoraNetwork(base.skeleton())
+        self._by_handle: dict[str, Resident] = {}
+        self._leaving: list[Resident] = []
+        self._lock = threading.Lock()
+
+    @property
+    def vocab_size(self) -> int:
+        """Length of a row of logits, the same for every snapshot."""
+        return self._lora.vocab_size
+
+    def handles(self) -> tuple[str, ...]:
+        """What is served now."""
+        with self._lock:
+            return tuple(self._by_handle)
+
+    def held(self) -> int:
+        """How many snapshots are in memory, those that leave included."""
+        with self._lock:
+            return len(self._by_handle) + len(self._leaving)
+
+    def pin(self, handle: str) -> Resident:
+        """The resident of a handle, kept until `unpin`.
+
+        Raises:
+            UnknownPolicyError: It is not loaded.
+        """
+        with self._lock:
+            resident = self._by_handle.get(handle)
+            if resident is None:
+                served = list(self._by_handle)
+                raise UnknownPolicyError(
+                    f"{handle} is not loaded in this sampler, which serves {served}; refresh with it first"
+                )
+            resident.pins += 1
+            return resident
+
+    def unpin(self, resident: Resident) -> None:
+        """Undo one `pin`."""
+        with self._lock:
+            resident.pins -= 1
+
+    def check(self, handles: Sequence[str]) -> dict[str, Checked]:
+        """Check the files of the snapshots that are not loaded yet; full weights are read at once.
+
+        Raises:
+            UnknownPolicyError: The store has no such snapshot.
+            SnapshotCorruptError: Files don't match the manifest.
+            PolicyError: A handle is malformed or no sampler snapshot, or the snapshot is of another base model.
+            ModelError: The weights can't be loaded.
+        """
+        loaded = self.handles()
+        return {handle: self._check(handle) for handle in handles if handle not in loaded}
+
+    def replace(self, handles: Sequence[str], checked: Mapping[str, Checked]) -> None:
+        """Serve exactly `handles`, all of them loaded or in `checked`; if one can't be loaded, nothing changes.
+
+        Raises:
+            ModelError: An adapter does not fit the base.
+        """
+        fresh: dict[str, Resident] = {}
+        try:
+            for handle, entry in checked.items():
+                fresh[handle] = self._place(entry)
+        except Exception:
+            self._unload(fresh.values())
+            raise
+        with self._lock:
+            before, self._by_handle = self._by_handle, {}
+            for handle in handles:
+                self._by_handle[handle] = fresh[handle] if handle in fresh else before[handle]
+            self._leaving += [resident for handle, resident in before.items() if handle not in self._by_handle]
+
+    def collect(self) -> None:
+        """Free the snapshots that were released and that no request runs on any more."""
+        if not self._leaving:
+            return
+        with self._lock:
+            gone = [resident for resident in self._leaving if not resident.pins]
+            self._leaving = [resident for resident in self._leaving if resident.pins]
+        self._unload(gone)
+
+    def _check(self, handle: str) -> Checked:
+        Handle.parse(handle, kind="sampler_weights")
+        snapshot = self._store.get(handle)
+        if resolve(snapshot.base_model).name != self._base.name:
+            raise PolicyError(f"{handle} is of base model {snapshot.base_model}; this sampler serves {self._base.name}")
+        self._store.verify(snapshot)
+        if snapshot.kind == "lora":
+            return Checked(snapshot=snapshot, network=None)
+        model = load_directory(Path(snapshot.path), self._base.dtype).eval().requires_grad_(False)
+        network = Network(model)
+        if network.vocab_size != self.vocab_size:
+            raise PolicyError(f"{handle} has {network.vocab_size} logits; {self._base.name} has {self.vocab_size}")
+        return Checked(snapshot=snapshot, network=network)
+
+    def _place(self, entry: Checked) -> Resident:
+        snapshot, network = entry.snapshot, entry.network
+        slot = self._lora.load(Path(snapshot.path)) if network is None else 0
+        return Resident(handle=snapshot.handle, step=snapshot.step, network=network or self._lora, slot=slot)
+
+    def _unload(self, residents: Iterable[Resident]) -> None:
+        for resident in residents:
+            if resident.network is self._lora:
+                self._lora.unload(resident.slot)

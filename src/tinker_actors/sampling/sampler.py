@@ -1,0 +1,145 @@
+"""The sampler actor."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from tinker_actors.actors import Actor, concurrent
+from tinker_actors.errors import ConfigError, SamplingError
+from tinker_actors.models.base import load_base
+from tinker_actors.models.catalogue import load_tokenizer
+from tinker_actors.policies import SnapshotStore
+from tinker_actors.sampling.engine import Answer, Engine
+from tinker_actors.sampling.requests import SamplerStats, SamplingReply, SamplingRequest
+from tinker_actors.sampling.residents import Residents
+from tinker_actors.sampling.rows import Ticket
+
+# Below this many parameters a second computing thread costs more than it brings.
+_SMALL_MODEL = 10_000_000
+
+
+class Sampler(Actor):
+    """Samples from any number of snapshots over one base model.
+
+    Snapshots load and leave only by `refresh`. A request for one that isn't loaded is refused: the base model is never
+    served instead. `sample` runs concurrently: what is asked while a batch runs forms the next one.
+    """
+
+    def __init__(
+        self,
+        *,
+        base_model: str,
+        store: str,
+        max_batch: int = 256,
+        context_length: int | None = None,
+        dtype: str = "float32",
+        threads: int | None = None,
+    ) -> None:
+        """Configure; the base model loads when the actor starts.
+
+        Args:
+            base_model: Name of the base model.
+            store: Folder of the snapshot store.
+            max_batch: Samples computed at a time.
+            context_length: Longest prompt and reply together, in tokens; None is the base model's own.
+            dtype: The base weights' dtype by name.
+            threads: Computing threads; None is 1 for models of less than ten million parameters, else torch's setting.
+
+        Raises:
+            ConfigError: `max_batch`, `context_length` or `threads` is not positive.
+        """
+        for name, value in (("max_batch", max_batch), ("context_length", context_length), ("threads", threads)):
+            if value is not None and value < 1:
+                raise ConfigError(f"{name} is {value}; an integer >= 1 is needed")
+        self._base_model, self._dtype, self._threads = base_model, dtype, threads
+        self._store = SnapshotStore(store)
+        self._max_batch, self._context_length = max_batch, context_length
+        self._answers: dict[Ticket, asyncio.Future[SamplingReply]] = {}
+
+    async def on_start(self) -> None:
+        """Load the base model and start the engine."""
+        self._loop = asyncio.get_running_loop()
+        base = await asyncio.to_thread(load_base, self._base_model, self._dtype)
+        longest = base.context_length
+        if self._context_length is not None and self._context_length > longest:
+            raise ConfigError(
+                f"context_length is {self._context_length}; {base.name} was made for at most {longest} tokens"
+            )
+        threads = self._threads
+        if threads is None and sum(p.numel() for p in base.model.parameters()) < _SMALL_MODEL:
+            threads = 1
+        self._residents = Residents(base=base, store=self._store)
+        self._engine = Engine(
+            residents=self._residents,
+            tokenizer=load_tokenizer(self._base_model),
+            context_length=self._context_length or longest,
+            answer=self._from_engine,
+            max_batch=self._max_batch,
+            threads=threads,
+        )
+        self._engine.start()
+
+    async def on_stop(self) -> None:
+        """Stop the engine; requests under way fail."""
+        await asyncio.to_thread(self._engine.stop)
+
+    async def refresh(self, snapshots: Sequence[str]) -> None:
+        """Serve exactly these snapshots from now on: load the ones that are missing, release the others.
+
+        The only point where snapshots load or leave. Requests under way finish on the snapshot that they were pinned
+        to, even if it leaves. All or nothing: if one can't be loaded, what was served before stays.
+
+        Args:
+            snapshots: Handles of kind `sampler_weights`.
+
+        Raises:
+            UnknownPolicyError: The store has no such snapshot.
+            SnapshotCorruptError: A snapshot's files don't match its manifest.
+            PolicyError: A handle is malformed, or the snapshot is of another base model.
+        """
+        handles = tuple(dict.fromkeys(snapshots))
+        # files are read and checked beside the running batch; only the placing interrupts it
+        checked = await asyncio.to_thread(self._residents.check, handles)
+        await asyncio.wrap_future(self._engine.replace(handles, checked))
+
+    @concurrent
+    async def sample(self, request: SamplingRequest) -> SamplingReply:
+        """Sample.
+
+        Raises:
+            InvalidRequestError: A token id is outside the vocabulary.
+            ContextOverflowError: The prompt is longer than the context; names both lengths.
+            UnknownPolicyError: The snapshot is not loaded.
+            SamplingError: The computation failed, or the sampler stopped.
+        """
+        ticket = self._engine.submit(request)
+        if isinstance(ticket, SamplingReply):
+            return ticket
+        future: asyncio.Future[SamplingReply] = self._loop.create_future()
+        self._answers[ticket] = future  # before the loop turns: an answer can't overtake it
+        try:
+            return await future
+        except asyncio.CancelledError:
+            self._engine.cancel(ticket)
+            raise
+        finally:
+            del self._answers[ticket]
+
+    async def stats(self) -> SamplerStats:
+        """What was done since the start."""
+        return self._engine.stats()
+
+    def _from_engine(self, answers: Sequence[Answer]) -> None:
+        # one wake-up of the loop for all requests that a step finished
+        self._loop.call_soon_threadsafe(self._resolve, answers)
+
+    def _resolve(self, answers: Sequence[Answer]) -> None:
+        for ticket, answer in answers:
+            future = self._answers.get(ticket)
+            if future is None or future.done():
+                continue
+            if isinstance(answer, SamplingError):
+                future.set_exception(answer)
+            else:
+                future.set_result(answer)
