@@ -1,0 +1,81 @@
+"""Rollouts: planned as data, played by workers, collected into groups. Nothing here loads torch."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tinker_actors.rollouts.collecting import (
+        Collected,
+        CollectEvent,
+        EpisodesDone,
+        Retries,
+        WorkerLost,
+        collect,
+    )
+    from tinker_actors.rollouts.filtering import collect_kept, rewards_vary
+    from tinker_actors.rollouts.ledger import Ledger
+    from tinker_actors.rollouts.metrics import rollout_metrics
+    from tinker_actors.rollouts.plans import Assignment, Rollout, RolloutPlan, plan_groups
+    from tinker_actors.rollouts.seats import DemonstrationSeat, PolicySeat, ScriptedSeat, Seat
+    from tinker_actors.rollouts.transcripts import transcript, transcript_text, transcripts_text
+    from tinker_actors.rollouts.worker import RolloutWorker
+
+_HOMES = {
+    "Collected": "collecting",
+    "CollectEvent": "collecting",
+    "EpisodesDone": "collecting",
+    "Retries": "collecting",
+    "WorkerLost": "collecting",
+    "collect": "collecting",
+    "collect_kept": "filtering",
+    "rewards_vary": "filtering",
+    "Ledger": "ledger",
+    "rollout_metrics": "metrics",
+    "Assignment": "plans",
+    "Rollout": "plans",
+    "RolloutPlan": "plans",
+    "plan_groups": "plans",
+    "DemonstrationSeat": "seats",
+    "PolicySeat": "seats",
+    "ScriptedSeat": "seats",
+    "Seat": "seats",
+    "transcript": "transcripts",
+    "transcript_text": "transcripts",
+    "transcripts_text": "transcripts",
+    "RolloutWorker": "worker",
+}
+
+__all__ = [
+    "Assignment",
+    "CollectEvent",
+    "Collected",
+    "DemonstrationSeat",
+    "EpisodesDone",
+    "Ledger",
+    "PolicySeat",
+    "Retries",
+    "Rollout",
+    "RolloutPlan",
+    "RolloutWorker",
+    "ScriptedSeat",
+    "Seat",
+    "WorkerLost",
+    "collect",
+    "collect_kept",
+    "plan_groups",
+    "rewards_vary",
+    "rollout_metrics",
+    "transcript",
+    "transcript_text",
+    "transcripts_text",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value

@@ -1,0 +1,65 @@
+"""Collecting until enough groups are worth training on, within a bound."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tinker_actors.data import Group
+from tinker_actors.errors import ConfigError, RunError
+from tinker_actors.rollouts.collecting import Collected, CollectEvent, Retries, collect
+from tinker_actors.rollouts.plans import RolloutPlan
+
+
+def rewards_vary(group: Group) -> bool:
+    """Whether some trainable seat has different rewards within the group; else no advantage is other than zero."""
+    return any(len({entry.reward for entry in group.trajectories(seat)}) > 1 for seat in group.trainable_seats)
+
+
+async def collect_kept(
+    workers: Sequence[Any],
+    plan_round: Callable[[int], RolloutPlan],
+    *,
+    keep: Callable[[Group], bool] = rewards_vary,
+    wanted: int,
+    max_rounds: int,
+    retries: Retries | None = None,
+    on_event: Callable[[CollectEvent], None] | None = None,
+) -> Collected:
+    """Collect plan after plan until `wanted` groups pass a filter.
+
+    Args:
+        workers: Refs of `RolloutWorker`s.
+        plan_round: The plan of round 0, 1, ...; each with tasks of its own.
+        keep: The filter.
+        wanted: How many groups are needed; those beyond are dropped.
+        max_rounds: How many plans are played at most.
+        retries: As in `collect`.
+        on_event: As in `collect`.
+
+    Returns:
+        The first `wanted` groups that pass, in the order of the plans, with the counts of all rounds.
+
+    Raises:
+        RunError: Too few passed in `max_rounds` rounds; says how many of how many did.
+    """
+    if wanted < 1 or max_rounds < 1:
+        raise ConfigError(f"wanted is {wanted} and max_rounds is {max_rounds}; at least 1 of each is needed")
+    kept: list[Group] = []
+    rounds: list[Collected] = []
+    while len(kept) < wanted:
+        if len(rounds) == max_rounds:
+            seen = sum(len(each.groups) for each in rounds)
+            raise RunError(
+                f"{len(kept)} of {seen} groups passed the filter {getattr(keep, '__name__', keep)!r} in {max_rounds} "
+                f"rounds, {wanted} are needed; if rewards never differ within a group, there is nothing to learn from"
+            )
+        rounds.append(await collect(workers, plan_round(len(rounds)), retries=retries, on_event=on_event))
+        kept.extend(group for group in rounds[-1].groups if keep(group))
+    return Collected(
+        groups=tuple(kept[:wanted]),
+        late=sum(each.late for each in rounds),
+        retried=sum(each.retried for each in rounds),
+        lost=sum(each.lost for each in rounds),
+        seconds=sum(each.seconds for each in rounds),
+    )

@@ -1,0 +1,107 @@
+"""The rollout worker: an actor that plays episodes, usually in a process of its own. It never loads torch."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+from tinker_actors.actors import Actor, concurrent
+from tinker_actors.coordinator import describe_error, failed_episode, run_episode
+from tinker_actors.data import Episode
+from tinker_actors.environments import EnvironmentFactory, EnvironmentSpec, LiveEnvironment
+from tinker_actors.errors import ConfigError
+from tinker_actors.models.catalogue import load_tokenizer
+from tinker_actors.models.renderer import Renderer
+from tinker_actors.rollouts.plans import Assignment, Rollout
+from tinker_actors.rollouts.seats import agent_for
+
+FLUSH = 0.01
+"""Seconds for which finished episodes wait for others, to share a message."""
+
+
+class RolloutWorker(Actor):
+    """Plays the episodes of assignments, many at a time.
+
+    The episodes of an assignment run as tasks of one event loop, so that their requests reach the sampler together.
+
+    Args:
+        environment: What to play.
+        tokenizer: The base model's name, for its tokenizer.
+        chat_template: As in `Renderer`.
+        max_concurrency: Episodes at a time, over all assignments.
+    """
+
+    def __init__(
+        self,
+        *,
+        environment: EnvironmentSpec,
+        tokenizer: str,
+        chat_template: str | None = None,
+        max_concurrency: int = 256,
+    ) -> None:
+        if max_concurrency < 1:
+            raise ConfigError(f"max_concurrency is {max_concurrency}; at least 1 is needed")
+        self._spec = environment
+        self._tokenizer = tokenizer
+        self._chat_template = chat_template
+        self._slots = asyncio.Semaphore(max_concurrency)
+
+    async def on_start(self) -> None:
+        """Load the environment and the tokenizer."""
+        self._factory: EnvironmentFactory = self._spec.load()
+        self._renderer = Renderer(load_tokenizer(self._tokenizer), self._chat_template)
+
+    @concurrent
+    async def ready(self) -> None:
+        """Answers once the worker can play."""
+
+    @concurrent
+    async def run(self, assignment: Assignment) -> AsyncIterator[tuple[Episode, ...]]:
+        """Play the assignment; yields episodes as they end, each once, in no particular order.
+
+        Raises:
+            ConfigError: The seats don't fit the environment.
+        """
+        ended: asyncio.Queue[Episode | BaseException] = asyncio.Queue()
+        tasks = [asyncio.create_task(self._play(rollout, assignment, ended)) for rollout in assignment.rollouts]
+        left = len(tasks)
+        try:
+            while left:
+                batch = [await ended.get()]
+                if len(batch) < left:
+                    await asyncio.sleep(FLUSH)
+                while not ended.empty():
+                    batch.append(ended.get_nowait())
+                left -= len(batch)
+                for outcome in batch:
+                    if isinstance(outcome, BaseException):
+                        raise outcome
+                yield tuple(outcome for outcome in batch if isinstance(outcome, Episode))
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _play(
+        self, rollout: Rollout, assignment: Assignment, ended: asyncio.Queue[Episode | BaseException]
+    ) -> None:
+        # What `run_episode` doesn't make data of is a fault of the assignment or of ours: it goes to whoever asked.
+        try:
+            async with self._slots:
+                ended.put_nowait(await self._episode(rollout, assignment))
+        except Exception as error:
+            ended.put_nowait(error)
+
+    async def _episode(self, rollout: Rollout, assignment: Assignment) -> Episode:
+        # The boundary to the environment's constructor, which is user code too.
+        try:
+            environment = self._factory()
+        except Exception as error:
+            line = f"{rollout.task.environment}: constructor: {describe_error(error)}"
+            return failed_episode(task=rollout.task, id=rollout.id, error=line)
+        live = LiveEnvironment(environment, luck=rollout.seed)
+        agents = {
+            seat: agent_for(spec, seat=seat, live=live, renderer=self._renderer, seed=rollout.seed)
+            for seat, spec in assignment.seats.items()
+        }
+        return await run_episode(live, agents, task=rollout.task, id=rollout.id, limits=assignment.limits)
