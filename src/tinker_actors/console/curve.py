@@ -16,8 +16,8 @@ def draw_curve(values: Sequence[float], *, width: int, height: int) -> list[str]
 
     Args:
         values: Finite numbers, the oldest first.
-        width: Columns of the whole drawing, labels included; at least 12.
-        height: Rows; at least 1.
+        width: Columns of the whole drawing, labels included.
+        height: Rows; at least 2.
 
     Returns:
         The rows from top to bottom, empty if there are no values.
@@ -25,8 +25,10 @@ def draw_curve(values: Sequence[float], *, width: int, height: int) -> list[str]
     if not values:
         return []
     low, high = min(values), max(values)
-    labels = [f"{high:7.2f} ┤", *["        │"] * (height - 2), f"{low:7.2f} ┤"][-height:]
-    columns = _resample(values, max(width - len(labels[0]), 1))
+    top, bottom = f"{high:.2f}", f"{low:.2f}"
+    margin = max(len(top), len(bottom))
+    labels = [f"{top:>{margin}} ┤", *[" " * margin + " │"] * (height - 2), f"{bottom:>{margin}} ┤"]
+    columns = _resample(values, max(width - margin - 2, 1))
     span = high - low
     # the lowest value still shows as one eighth of a row
     levels = [1 + round((height * 8 - 1) * ((value - low) / span if span else 0.5)) for value in columns]

@@ -25,7 +25,6 @@ class LiveView:
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._live = Live(console=console, refresh_per_second=8, transient=True, get_renderable=self._render)
         self._title = ""
         self._folder = Path()
         self._phase, self._phase_step, self._phase_total = Phase.START, 0, 0
@@ -38,6 +37,7 @@ class LiveView:
         self._last_transcript = ""
         self._notes: deque[str] = deque(maxlen=3)
         self._began = time.monotonic()
+        self._live = Live(console=console, refresh_per_second=8, transient=True, get_renderable=self._render)
 
     def __enter__(self) -> LiveView:
         self._live.__enter__()
@@ -64,7 +64,7 @@ class LiveView:
     def step(self, step: int, metrics: Mapping[str, float]) -> None:
         """Add a point to the curve."""
         self._step, self._metrics = step, dict(metrics)
-        self._rewards.append(metrics["reward_mean"])
+        self._rewards.append(metrics["reward"])
 
     def evaluated(self, step: int, reward: float) -> None:
         """Show the newest evaluations."""
@@ -112,7 +112,7 @@ class LiveView:
 
     def _numbers(self) -> RenderableType:
         shown = {
-            "reward": f"{self._metrics['reward_mean']:.3f}",
+            "reward": f"{self._metrics['reward']:.3f}",
             "evaluation": " → ".join(f"{reward:.2f}" for _, reward in self._evaluations[-4:]),
             "tokens/s": f"{self._metrics['tokens_per_second']:.0f}",
             "grad norm": f"{self._metrics['grad_norm']:.3g}",

@@ -36,9 +36,9 @@ class PlainView:
 
     def step(self, step: int, metrics: Mapping[str, float]) -> None:
         """One line per update step."""
-        self._rewards.append(metrics["reward_mean"])
+        self._rewards.append(metrics["reward"])
         self._line(
-            f"step {step}/{self._total}  reward {metrics['reward_mean']:.3f}  "
+            f"step {step}/{self._total}  reward {metrics['reward']:.3f}  "
             f"tokens/s {metrics['tokens_per_second']:.0f}  grad {metrics['grad_norm']:.3g}  "
             f"kl {metrics['kl']:.2g}  {metrics['seconds']:.2f} s"
         )

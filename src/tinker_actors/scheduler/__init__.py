@@ -1,6 +1,33 @@
-"""Jobs: what a run is, and the task server that runs one."""
+"""Jobs: what a run is, and the task server that runs one. Names that need torch resolve on first use."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 from tinker_actors.scheduler.config import RunConfig
 from tinker_actors.scheduler.loading import load_config, parse_config
+from tinker_actors.scheduler.observer import Phase, RunObserver, RunSummary
+from tinker_actors.scheduler.run_folder import RunFolder, RunState, find_runs
 
-__all__ = ["RunConfig", "load_config", "parse_config"]
+if TYPE_CHECKING:
+    from tinker_actors.scheduler.task_server import run_job
+
+__all__ = [
+    "Phase",
+    "RunConfig",
+    "RunFolder",
+    "RunObserver",
+    "RunState",
+    "RunSummary",
+    "find_runs",
+    "load_config",
+    "parse_config",
+    "run_job",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name != "run_job":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return importlib.import_module(f"{__name__}.task_server").run_job

@@ -76,12 +76,18 @@ class RolloutSection(Section):
     temperature: float = Field(default=1.0, gt=0)
     stop: tuple[str, ...] = ()
     """Stop strings, besides the model's own stop tokens."""
+    filter: Literal["none", "varied_rewards"] = "none"
+    """`varied_rewards` plays further tasks in place of groups whose rewards are all equal."""
+    max_rounds: int = Field(default=8, ge=1)
+    """How often `filter` may play further tasks in one step before the run ends with an error."""
     workers: int = Field(default=2, ge=0)
     """Child processes that run environments; 0 runs them in this process."""
     turn_timeout: float = Field(default=60.0, gt=0)
     """Seconds for one action and the environment's answer to it."""
     episode_timeout: float = Field(default=300.0, gt=0)
     """Seconds."""
+    transcripts_per_step: int = Field(default=8, ge=0)
+    """Episodes of each step that are written to rollouts.jsonl; failed ones always are."""
 
 
 class TrainerSection(Section):

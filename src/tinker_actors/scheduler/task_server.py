@@ -1,0 +1,194 @@
+"""The task server: runs one job from its configuration to its summary, or takes it up where it stopped."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import asdict, replace
+
+from tinker_actors.actors import Mesh
+from tinker_actors.data import Episode
+from tinker_actors.environments import load_environment
+from tinker_actors.policies import PolicySpec, Snapshot, SnapshotStore
+from tinker_actors.rollouts import transcript, transcript_text
+from tinker_actors.sampling import Sampler
+from tinker_actors.scheduler.config import RunConfig
+from tinker_actors.scheduler.crew import Crew
+from tinker_actors.scheduler.evaluation import Evaluation, evaluate
+from tinker_actors.scheduler.observer import Phase, RunObserver, RunSummary
+from tinker_actors.scheduler.rl import Learner, StepResult
+from tinker_actors.scheduler.run_folder import RunFolder, RunState, write_atomically
+from tinker_actors.scheduler.warmup import warm_up, warm_up_base
+from tinker_actors.telemetry import JsonlWriter, plot_rewards, read_jsonl
+from tinker_actors.training import Trainer
+
+POLICY = "policy"
+"""The id of a run's policy."""
+
+
+async def run_job(config: RunConfig, folder: RunFolder, observer: RunObserver) -> RunSummary:
+    """Run an RL job in its folder. A folder with a saved state goes on from there.
+
+    Args:
+        config: What to run.
+        folder: Made by `RunFolder.create`, or that of an interrupted run.
+        observer: Told what happens.
+
+    Raises:
+        RunError: The run can't go on; its last saved step stays usable.
+        ConfigError: The environment or model can't be loaded.
+    """
+    environment = load_environment(config.environment.name, **config.environment.options)
+    state = folder.load_state()
+    observer.started(config.name, folder.root, config.trainer.steps, state.step if state else 0)
+    observer.phase(Phase.START, 0, 0)
+    folder.forget_after(state.step if state else -1)
+    with JsonlWriter(folder.metrics) as metrics, JsonlWriter(folder.rollouts) as rollouts:
+        async with Mesh(nodes=1 + config.rollouts.workers) as mesh:
+            crew = await Crew.assemble(mesh, config, folder, observer, environment)
+            summary = await _Job(crew, metrics, rollouts).run(state)
+    observer.phase(Phase.END, summary.steps, config.trainer.steps)
+    observer.finished(summary, folder.root)
+    return summary
+
+
+class _Job:
+    """The course of one run."""
+
+    def __init__(self, crew: Crew, metrics: JsonlWriter, rollouts: JsonlWriter) -> None:
+        self._crew = crew
+        self._metrics = metrics
+        self._rollouts = rollouts
+        self._store = SnapshotStore(crew.folder.policies)
+        self._began = time.monotonic()
+        self._spent = 0.0
+
+    async def run(self, state: RunState | None) -> RunSummary:
+        """From the start, or from a saved state, to the end."""
+        config = self._crew.config
+        trainer, sampler, snapshot, state = await (self._begin() if state is None else self._resume(state))
+        learner = Learner(self._crew, trainer, sampler, snapshot)
+        evaluation: Evaluation | None = None
+        for step in range(state.step + 1, config.trainer.steps + 1):
+            result = await learner.step(step)
+            self._record(result)
+            due = config.evaluation.every and step % config.evaluation.every == 0
+            evaluation = await self._evaluate(sampler, result.snapshot, step) if due else None
+            reached = self._reached(evaluation)
+            if reached or step == config.trainer.steps or step % config.checkpoints.every == 0:
+                state = await self._save(trainer, step, state)
+            self._plot()
+            if reached:
+                self._crew.observer.note(f"evaluation.stop_at is reached after step {step}: training ends here")
+                break
+        if evaluation is None:
+            evaluation = await self._evaluate(sampler, learner.snapshot, state.step)
+        self._crew.observer.transcript("after", _text(evaluation.example))
+        return self._finish(state, evaluation)
+
+    async def _begin(self) -> tuple[Trainer, Sampler, Snapshot, RunState]:
+        config, warmup = self._crew.config, self._crew.config.warmup
+        self._crew.folder.discard_unfinished_start()
+        base = await warm_up_base(self._crew) if warmup.method == "full" else config.model.name
+        trainer = await self._crew.spawn_trainer(base)
+        sampler = await self._crew.spawn_sampler(base)
+        spec = PolicySpec(
+            base_model=base,
+            rank=config.policy.rank,
+            alpha=config.policy.alpha,
+            target_modules=config.policy.target_modules,
+            seed=config.seed,
+            name=POLICY,
+        )
+        await trainer.create(spec)
+        if warmup.method == "lora":
+            await warm_up(self._crew, trainer, POLICY)
+            # the moments of the warm-up's gradients say nothing of the RL gradients
+            warm = await trainer.save(POLICY, "warm-up")
+            await trainer.delete(POLICY)
+            await trainer.load(warm, optimizer=False)
+        snapshot = await trainer.publish(POLICY)
+        await self._crew.announce(snapshot, sampler)
+        evaluation = await self._evaluate(sampler, snapshot, 0)
+        self._crew.observer.transcript("before", _text(evaluation.example))
+        state = RunState(step=0, checkpoint="", base_model=base, eval_before=evaluation.reward, seconds=0.0)
+        return trainer, sampler, snapshot, await self._save(trainer, 0, state)
+
+    async def _resume(self, state: RunState) -> tuple[Trainer, Sampler, Snapshot, RunState]:
+        self._spent = state.seconds
+        kept = self._store.get(state.checkpoint)
+        for checkpoint in self._store.list(POLICY, "weights"):
+            if checkpoint.number > kept.number:
+                self._store.delete(checkpoint.handle)
+        trainer = await self._crew.spawn_trainer(state.base_model)
+        sampler = await self._crew.spawn_sampler(state.base_model)
+        await trainer.load(state.checkpoint)
+        snapshot = await trainer.publish(POLICY)
+        await self._crew.announce(snapshot, sampler)
+        return trainer, sampler, snapshot, state
+
+    async def _evaluate(self, sampler: Sampler, snapshot: Snapshot, step: int) -> Evaluation:
+        evaluation = await evaluate(self._crew, sampler, snapshot, step=step)
+        self._metrics.write(
+            {
+                "step": step,
+                "kind": "evaluation",
+                "reward": evaluation.reward,
+                "episodes": evaluation.episodes,
+                "failed": evaluation.failed,
+            }
+        )
+        return evaluation
+
+    async def _save(self, trainer: Trainer, step: int, state: RunState) -> RunState:
+        self._crew.observer.phase(Phase.SAVE, step, self._crew.config.trainer.steps)
+        handle = await trainer.save(POLICY, f"step-{step:06d}")
+        state = replace(state, step=step, checkpoint=handle, seconds=self._seconds())
+        self._crew.folder.save_state(state)
+        self._store.prune(POLICY, keep_last=self._crew.config.checkpoints.keep, kind="weights")
+        return state
+
+    def _record(self, result: StepResult) -> None:
+        self._metrics.write({"step": result.step, "kind": "step", **result.metrics})
+        valid = [episode for episode in result.episodes if not episode.end.is_error]
+        failed = [episode for episode in result.episodes if episode.end.is_error]
+        shown = valid[: self._crew.config.rollouts.transcripts_per_step]
+        for episode in (*shown, *failed):
+            self._rollouts.write(transcript(episode, step=result.step))
+        self._crew.observer.step(result.step, result.metrics)
+        if valid:
+            self._crew.observer.transcript("latest", _text(valid[0]))
+
+    def _reached(self, evaluation: Evaluation | None) -> bool:
+        target = self._crew.config.evaluation.stop_at
+        return evaluation is not None and target is not None and evaluation.reward >= target
+
+    def _plot(self) -> None:
+        records = read_jsonl(self._crew.folder.metrics)
+        plot_rewards(
+            self._crew.folder.plot,
+            title=self._crew.config.name,
+            rewards=[(record["step"], record["reward"]) for record in records if record["kind"] == "step"],
+            evaluations=[(record["step"], record["reward"]) for record in records if record["kind"] == "evaluation"],
+        )
+
+    def _finish(self, state: RunState, evaluation: Evaluation) -> RunSummary:
+        records = [record for record in read_jsonl(self._crew.folder.metrics) if record["kind"] == "step"]
+        summary = RunSummary(
+            reward_first=records[0]["reward"] if records else None,
+            reward_last=records[-1]["reward"] if records else None,
+            eval_before=state.eval_before,
+            eval_after=evaluation.reward,
+            steps=state.step,
+            seconds=round(self._seconds(), 2),
+        )
+        self._plot()
+        write_atomically(self._crew.folder.summary, json.dumps(asdict(summary), indent=1) + "\n")
+        return summary
+
+    def _seconds(self) -> float:
+        return self._spent + time.monotonic() - self._began
+
+
+def _text(episode: Episode) -> str:
+    return transcript_text(transcript(episode))

@@ -1,0 +1,45 @@
+"""Supervised warm-up on the environment's own demonstrations."""
+
+from __future__ import annotations
+
+from tinker_actors.algorithms import demonstration_datums
+from tinker_actors.errors import RunError
+from tinker_actors.policies import PolicySpec
+from tinker_actors.rollouts import DemonstrationSeat
+from tinker_actors.scheduler.crew import Crew
+from tinker_actors.scheduler.observer import Phase
+from tinker_actors.training import AdamParams, LossConfig, Trainer
+
+
+async def warm_up_base(crew: Crew) -> str:
+    """Train all weights of the configured model on demonstrations and write the result as the run's base model.
+
+    Returns:
+        The base model's folder.
+    """
+    trainer = await crew.spawn_trainer(crew.config.model.name)
+    spec = PolicySpec(base_model=crew.config.model.name, kind="full", seed=crew.config.seed, name="warm-up")
+    policy = await trainer.create(spec)
+    await warm_up(crew, trainer, policy)
+    path = await trainer.export_base(policy, str(crew.folder.base))
+    await crew.mesh.stop(trainer)
+    return path
+
+
+async def warm_up(crew: Crew, trainer: Trainer, policy: str) -> None:
+    """Train a policy on demonstrations, fresh ones in every step.
+
+    Raises:
+        RunError: The environment gave no demonstration that could be used.
+    """
+    settings = crew.config.warmup
+    seats = dict.fromkeys(crew.environment.environment.seats, DemonstrationSeat())
+    for step in range(1, settings.steps + 1):
+        crew.observer.phase(Phase.WARMUP, step, settings.steps)
+        collected = await crew.play("warm-up", step=step, groups=settings.episodes_per_step, group_size=1, seats=seats)
+        datums = demonstration_datums(collected.groups)
+        if not datums:
+            cause = f": {collected.failures[0].error}" if collected.failures else ""
+            raise RunError(f"the warm-up got no demonstration from {crew.environment.name}{cause}")
+        await trainer.forward_backward(policy, datums, LossConfig(name="cross_entropy"))
+        await trainer.optim_step(policy, AdamParams(learning_rate=settings.learning_rate, grad_clip_norm=1.0))

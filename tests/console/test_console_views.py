@@ -1,0 +1,88 @@
+"""Curves, log lines, the live screen and the report."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from tinker_actors.console.curve import draw_curve
+from tinker_actors.console.live import LiveView
+from tinker_actors.console.plain import PlainView
+from tinker_actors.scheduler.observer import Phase, RunObserver, RunSummary
+
+METRICS = {"reward": 0.5, "tokens_per_second": 1234.0, "grad_norm": 0.25, "kl": 0.001, "seconds": 0.4}
+SUMMARY = RunSummary(reward_first=0.4, reward_last=0.9, eval_before=0.45, eval_after=0.98, steps=2, seconds=12.3)
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=300), st.integers(12, 120), st.integers(2, 12))
+def test_a_curve_has_the_asked_size_and_names_its_range(values: list[float], width: int, height: int):
+    rows = draw_curve(values, width=width, height=height)
+    assert len(rows) == height
+    assert len({len(row) for row in rows}) == 1
+    assert rows[0].lstrip().startswith(f"{max(values):.2f} ┤")
+    assert rows[-1].lstrip().startswith(f"{min(values):.2f} ┤")
+
+
+def test_a_rising_curve_rises():
+    rows = draw_curve([0.0, 0.5, 1.0], width=9, height=3)
+    heights = [sum(row[column] != " " for row in rows) for column in range(6, 9)]
+    assert heights == [1, 2, 3]
+
+
+def test_no_values_draw_nothing():
+    assert draw_curve([], width=40, height=4) == []
+
+
+def play(view: RunObserver, folder: Path) -> None:
+    view.started("demo", folder, 2, 0)
+    view.phase(Phase.WARMUP, 1, 40)
+    view.transcript("before", "user: guess\nassistant: [bold]7")
+    view.evaluated(0, 0.45)
+    for step in (1, 2):
+        view.phase(Phase.ROLLOUT, step, 2)
+        view.progress(3, 8)
+        view.step(step, METRICS)
+    view.note("worker 1 died and was started again")
+    view.transcript("after", "user: guess\nassistant: 4")
+    view.finished(SUMMARY, folder)
+
+
+@pytest.mark.parametrize("kind", [PlainView, LiveView])
+def test_a_run_shows_its_steps_notes_transcripts_and_files(kind: type[PlainView | LiveView], tmp_path: Path):
+    (tmp_path / "metrics.jsonl").write_text("")
+    console = Console(file=io.StringIO(), width=100, force_terminal=kind is LiveView)
+    view = kind(console)
+    if isinstance(view, LiveView):
+        with view:
+            play(view, tmp_path)
+    else:
+        play(view, tmp_path)
+    output = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "assistant: [bold]7" in output
+    assert "metrics.jsonl" in output
+    assert "tinker-actors sample" in output
+    if kind is PlainView:
+        assert "step 2/2  reward 0.500  tokens/s 1234" in output
+        assert "note: worker 1 died" in output
+        assert "\x1b" not in output
+
+
+def test_the_live_screen_holds_phase_step_curve_numbers_and_transcript(tmp_path: Path):
+    view = LiveView(Console(file=io.StringIO(), width=90))
+    view.started("demo", tmp_path, 60, 0)
+    view.transcript("step", "user: guess\nassistant: 4")
+    view.step(3, METRICS)
+    view.step(4, METRICS | {"reward": 0.75})
+    view.note("a worker died")
+    view.phase(Phase.ROLLOUT, 5, 60)
+    view.progress(10, 208)
+    console = Console(file=io.StringIO(), width=90)
+    console.print(view._render())
+    screen = console.file.getvalue()  # type: ignore[attr-defined]
+    for text in ("rollout 5/60", "episodes 10/208", "step 4/60", "0.75 ┤", "1234", "assistant: 4", "a worker died"):
+        assert text in screen

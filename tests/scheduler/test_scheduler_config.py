@@ -1,0 +1,126 @@
+"""Configurations: what is read, what wins, and one clear line for what can't work."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import tomli_w
+
+from tinker_actors.errors import ConfigError, RunError
+from tinker_actors.scheduler import RunFolder, RunState, find_runs, load_config
+
+ENVIRONMENT = ["--environment.name", "number_guess"]
+
+
+def test_overrides_win_over_the_file_and_the_file_over_defaults(tmp_path: Path):
+    path = tmp_path / "run.toml"
+    path.write_text('[environment]\nname = "arithmetic"\n[trainer]\nsteps = 7\nlearning_rate = 1e-3\n')
+    config = load_config(path, ["--trainer.learning-rate", "1e-4"], defaults={"trainer": {"steps": 1, "epochs": 2}})
+    assert (config.trainer.steps, config.trainer.learning_rate, config.trainer.epochs) == (7, 1e-4, 2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "value"),
+    [
+        (["--environment.options.high=15"], 15),
+        (["--environment.options.high", "15"], 15),
+        (["--environment.options.high", "fifteen"], "fifteen"),
+        (["--environment.options.high", "[1, 2]"], [1, 2]),
+        (["--environment.options.high", "true"], True),
+    ],
+)
+def test_override_values_are_toml_where_they_can_be_and_text_elsewhere(arguments: list[str], value: object):
+    assert load_config(None, ENVIRONMENT + arguments).environment.options == {"high": value}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            [*ENVIRONMENT, "--trainer.learning-rat", "1"],
+            "unknown key trainer.learning_rat; did you mean trainer.learning_rate",
+        ),
+        ([*ENVIRONMENT, "--tariner.steps", "1"], "unknown key tariner; did you mean trainer"),
+        ([*ENVIRONMENT, "--trainer.steps", "soon"], "trainer.steps is 'soon'; input should be a valid integer"),
+        ([*ENVIRONMENT, "--algorithm.name", "gppo"], "algorithm.name is 'gppo'; input should be 'grpo'"),
+        ([*ENVIRONMENT, "--rollouts.temperature", "0"], "rollouts.temperature is 0; input should be greater than 0"),
+        ([*ENVIRONMENT, "--rollouts.group-size", "1"], "rollouts.group_size is 1"),
+        ([*ENVIRONMENT, "--name", "a/b"], "name is 'a/b'"),
+        ([*ENVIRONMENT, "--seed"], "--seed has no value"),
+        ([*ENVIRONMENT, "seed"], "argument 'seed' is not understood"),
+        ([], "environment is missing"),
+    ],
+)
+def test_what_can_not_work_is_refused_in_one_line_that_names_it(arguments: list[str], message: str):
+    with pytest.raises(ConfigError) as caught:
+        load_config(None, arguments)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_is_no_toml_or_not_there_is_named(tmp_path: Path):
+    with pytest.raises(ConfigError, match="no such file"):
+        load_config(tmp_path / "absent.toml")
+    broken = tmp_path / "broken.toml"
+    broken.write_text("a = = 1")
+    with pytest.raises(ConfigError, match="not valid TOML"):
+        load_config(broken)
+
+
+def test_overrides_leave_the_defaults_they_were_laid_over_alone():
+    defaults = {"environment": {"name": "arithmetic", "options": {"digits": 1}}}
+    load_config(None, ["--environment.options.digits", "2"], defaults=defaults)
+    assert defaults["environment"]["options"] == {"digits": 1}
+
+
+def test_the_resolved_configuration_reads_back_equal(tmp_path: Path):
+    config = load_config(
+        None, [*ENVIRONMENT, "--output", str(tmp_path / "run"), "--policy.target-modules", '["q_proj"]']
+    )
+    folder = RunFolder.create(config)
+    assert folder.load_config() == config
+    assert folder.load_config(("--trainer.steps", "99")).trainer.steps == 99
+
+
+def test_a_run_folder_that_holds_something_is_not_overwritten(tmp_path: Path):
+    (tmp_path / "precious").write_text("x")
+    with pytest.raises(RunError, match="is not empty"):
+        RunFolder.create(load_config(None, [*ENVIRONMENT, "--output", str(tmp_path)]))
+    assert [path.name for path in tmp_path.iterdir()] == ["precious"]
+
+
+def test_a_run_folder_that_can_not_be_written_is_named(tmp_path: Path):
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(RunError, match=r"can't be written"):
+        RunFolder.create(load_config(None, [*ENVIRONMENT, "--output", str(tmp_path / "file" / "run")]))
+
+
+def test_new_runs_of_one_name_get_folders_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    config = load_config(None, [*ENVIRONMENT, "--name", "twice"])
+    folders = [RunFolder.create(config).root for _ in range(2)]
+    assert [path.name for path in find_runs(Path("runs/twice"))] == [folder.name for folder in folders]
+
+
+def test_state_round_trips_and_records_past_it_are_dropped(tmp_path: Path):
+    folder = RunFolder(tmp_path)
+    assert folder.load_state() is None
+    state = RunState(step=2, checkpoint="tinker://p/weights/x", base_model="m", eval_before=0.5, seconds=1.5)
+    folder.save_state(state)
+    assert folder.load_state() == state
+    folder.metrics.write_text('{"step": 1}\n{"step": 2}\n{"step": 3}\n{"step": 4, "cut')
+    folder.forget_after(2)
+    assert folder.metrics.read_text() == '{"step": 1}\n{"step": 2}\n'
+
+
+def test_a_folder_that_is_no_run_is_refused(tmp_path: Path):
+    with pytest.raises(ConfigError, match="is not a run folder"):
+        RunFolder(tmp_path).load_config()
+
+
+def test_shipped_examples_are_valid():
+    examples = sorted(Path(__file__).parents[2].glob("examples/*/config.toml"))
+    assert len(examples) >= 2
+    for path in examples:
+        assert tomli_w.dumps(load_config(path).model_dump(mode="json", exclude_none=True))
