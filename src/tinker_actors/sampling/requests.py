@@ -153,7 +153,7 @@ class SamplerStats:
         prompt_tokens: Prompt tokens of answered requests.
         prefilled_tokens: Prompt tokens computed; fewer than `prompt_tokens` where samples shared a prompt.
         generated_tokens: Tokens drawn.
-        steps: Tokens drawn per row so far, over all batches: the number of selection steps.
+        steps: Forward passes; each drew one token for every live row of its batch.
         busy_seconds: Time spent computing.
         occupancy: Mean number of live rows per step, 0 before the first.
         waiting: Rows that wait for a batch now.

@@ -1,0 +1,137 @@
+import asyncio
+
+import pytest
+from sampling_harness import TOKENIZER, ask
+
+from tinker_actors.actors import Mesh
+from tinker_actors.data import TurnEnd
+from tinker_actors.errors import ConfigError, ContextOverflowError, UnknownPolicyError
+from tinker_actors.sampling import Sampler, SamplingReply
+
+
+def options(publisher, **others):
+    return {"base_model": "tiny-llama", "store": str(publisher.store.root), **others}
+
+
+async def test_many_asks_are_answered_from_shared_batches(publisher):
+    one, two = publisher.lora("p", seed=1), publisher.lora("q", seed=2)
+    async with Mesh() as mesh:
+        sampler = await mesh.spawn(Sampler, **options(publisher))
+        await sampler.refresh([one.handle, two.handle])
+        requests = [ask((one, two)[i % 2].handle, f"hello {i % 5}", max_tokens=3, seed=i) for i in range(100)]
+        replies = await asyncio.gather(*(sampler.sample(request) for request in requests))
+        for i, (request, reply) in enumerate(zip(requests, replies, strict=True)):
+            expected = (one, two)[i % 2].logprobs(request.prompt, reply.samples[0].tokens)
+            assert reply.samples[0].logprobs == pytest.approx(expected, abs=1e-5)
+        stats = await sampler.stats()
+    assert stats.requests == 100
+    assert stats.snapshots == (one.handle, two.handle)
+    assert stats.occupancy > 10
+    assert stats.tokens_per_second > 0
+
+
+async def test_the_same_seed_gives_the_same_group_on_any_number_of_samplers(publisher):  # C12
+    one = publisher.lora("p", seed=1)
+    async with Mesh() as mesh:
+        samplers = [await mesh.spawn(Sampler, **options(publisher)) for _ in range(2)]
+        for sampler in samplers:
+            await sampler.refresh([one.handle])
+
+        async def group(workers):
+            asks = [workers[i % len(workers)].sample(ask(one.handle, "hi", max_tokens=8, seed=i)) for i in range(8)]
+            return [reply.samples[0].tokens for reply in await asyncio.gather(*asks)]
+
+        alone, shared = await group(samplers[:1]), await group(samplers)
+    assert alone == shared
+    assert len(set(alone)) > 1
+
+
+async def test_typed_errors_reach_the_asker_and_others_are_served(publisher):
+    one = publisher.lora("p", seed=1)
+    async with Mesh() as mesh:
+        sampler = await mesh.spawn(Sampler, **options(publisher, context_length=16))
+        with pytest.raises(UnknownPolicyError, match="not loaded"):
+            await sampler.sample(ask(one.handle, "x"))
+        await sampler.refresh([one.handle])
+        replies = await asyncio.gather(
+            sampler.sample(ask(one.handle, (9,) * 17)),
+            sampler.sample(ask(one.handle, (9,) * 12, max_tokens=8, default_stops=False)),
+            sampler.sample(ask("tinker://p/sampler_weights/000099", "x")),
+            return_exceptions=True,
+        )
+    assert isinstance(replies[0], ContextOverflowError)
+    assert isinstance(replies[2], UnknownPolicyError)
+    assert isinstance(replies[1], SamplingReply)
+    assert replies[1].samples[0].end is TurnEnd.CONTEXT_OVERFLOW
+    assert len(replies[1].samples[0].tokens) == 4
+
+
+async def test_a_cancelled_ask_frees_its_rows(publisher):
+    one = publisher.lora("p", seed=1)
+    async with Mesh() as mesh:
+        sampler = await mesh.spawn(Sampler, **options(publisher))
+        await sampler.refresh([one.handle])
+        long = asyncio.create_task(
+            sampler.sample(ask(one.handle, "x", max_tokens=500, default_stops=False, num_samples=3))
+        )
+        await sampler.sample(ask(one.handle, "y", max_tokens=1))
+        long.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await long
+        await sampler.sample(ask(one.handle, "y", max_tokens=1))
+        stats = await sampler.stats()
+    assert stats.cancelled == 1
+    assert stats.requests == 2
+    assert stats.generated_tokens < 1400
+
+
+async def test_a_deadline_ends_an_ask_and_frees_its_rows(publisher):
+    one = publisher.lora("p", seed=1)
+    async with Mesh() as mesh:
+        sampler = await mesh.spawn(Sampler, **options(publisher))
+        await sampler.refresh([one.handle])
+        with pytest.raises(TimeoutError):
+            await sampler.options(timeout=0.05).sample(
+                ask(one.handle, "x", max_tokens=500, default_stops=False, num_samples=3)
+            )
+        await sampler.sample(ask(one.handle, "y", max_tokens=1))
+        assert (await sampler.stats()).cancelled == 1
+
+
+async def test_a_refresh_is_served_while_requests_run(publisher):
+    one, two = publisher.lora("p", seed=1), publisher.lora("p", seed=2)
+    async with Mesh() as mesh:
+        sampler = await mesh.spawn(Sampler, **options(publisher))
+        await sampler.refresh([one.handle])
+        request = ask(one.handle, "x", max_tokens=400, default_stops=False)
+        long = asyncio.create_task(sampler.sample(request))
+        await sampler.sample(ask(one.handle, "y", max_tokens=1))
+        await sampler.refresh([two.handle])
+        assert not long.done()
+        reply = await long
+        assert reply.snapshot == one.handle
+        expected = one.logprobs(request.prompt, reply.samples[0].tokens)
+        assert reply.samples[0].logprobs == pytest.approx(expected, abs=1e-5)
+        with pytest.raises(UnknownPolicyError):
+            await sampler.sample(request)
+
+
+async def test_a_sampler_in_another_process_answers_the_same(publisher):
+    one = publisher.lora("p", seed=1)
+    request = ask(one.handle, "hello", max_tokens=8, seed=3, num_samples=2)
+    async with Mesh(nodes=2) as mesh:
+        here = await mesh.spawn(Sampler, **options(publisher), node=0)
+        there = await mesh.spawn(Sampler, **options(publisher), node=1)
+        await asyncio.gather(here.refresh([one.handle]), there.refresh([one.handle]))
+        first, second = await asyncio.gather(here.sample(request), there.sample(request))
+        with pytest.raises(ContextOverflowError, match="513 tokens; the context holds 512"):
+            await there.sample(ask(one.handle, (9,) * 513))
+    assert [sample.tokens for sample in first.samples] == [sample.tokens for sample in second.samples]
+    assert second.samples[0].text == TOKENIZER.decode(
+        [token for token in second.samples[0].tokens if token not in TOKENIZER.stop_ids]
+    )
+
+
+def test_settings_that_cannot_work_are_refused(publisher):
+    with pytest.raises(ConfigError, match="max_batch is 0"):
+        Sampler(**options(publisher, max_batch=0))
