@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -143,3 +144,20 @@ def test_loading_leaves_transformers_settings_as_they_were(tmp_path) -> None:
     before = (notices.get_verbosity(), notices.is_progress_bar_enabled())
     resolve(str(folder)).load()
     assert (notices.get_verbosity(), notices.is_progress_bar_enabled()) == before
+
+
+def test_hub_model_in_the_local_hub_cache_loads_without_a_hub(tmp_path) -> None:
+    revision = "0" * 40
+    repository = tmp_path / "hub" / "models--someone--small"
+    (repository / "refs").mkdir(parents=True)
+    (repository / "refs" / "main").write_text(revision)
+    save_model_directory(load_base("tiny-llama").model, "tiny-llama", repository / "snapshots" / revision)
+    code = (
+        "from tinker_actors.models import load_base, load_tokenizer\n"
+        "base = load_base('someone/small')\n"
+        "print(base.name, base.model.lm_head.weight.sum().item(), load_tokenizer('someone/small').encode('7'))"
+    )
+    environment = os.environ | {"HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1"}
+    out = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    total = load_base("tiny-llama").model.lm_head.weight.sum().item()
+    assert out.stdout.strip() == f"someone/small {total} {load_tokenizer('tiny-llama').encode('7')}"

@@ -15,15 +15,11 @@ from torch import Tensor
 from tinker_actors.kernels.plan import KernelError, RowPlan, Segment
 
 Slots = Sequence[Tensor | None] | Mapping[int, Tensor | None]
+Scales = Sequence[float] | Mapping[int, float]
 
 
 def add_lora_residual(
-    y_TO: Tensor,
-    x_TI: Tensor,
-    plan: RowPlan,
-    a_slots: Slots,
-    b_slots: Slots,
-    scales: Sequence[float] | Mapping[int, float],
+    y_TO: Tensor, x_TI: Tensor, plan: RowPlan, a_slots: Slots, b_slots: Slots, scales: Scales
 ) -> None:
     """Add each row's adapter to `y_TO` in place.
 
@@ -36,78 +32,74 @@ def add_lora_residual(
         x_TI: [rows, in], the projection's input, same dtype; any strides.
         plan: Built for these rows.
         a_slots: [rank, in] for each slot, or None where the slot's adapter leaves this projection alone.
-        b_slots: [out, rank] for each slot, None where `a_slots` is.
+        b_slots: [out, rank] for each slot, None where `a_slots` is. Fastest as the transpose of a contiguous one.
         scales: Factor for each slot, alpha / rank for plain LoRA.
 
     Raises:
-        KernelError: The plan is for another number of rows, a slot is not given, or a shape does not fit.
+        KernelError: The plan is for another number of rows, a slot is not given, or a shape does not fit. What
+            `y_TO` holds is undefined then.
     """
     if y_TO.dim() != 2 or x_TI.dim() != 2 or not plan.rows == y_TO.shape[0] == x_TI.shape[0]:
         raise KernelError(f"a plan for {plan.rows} rows was given y {tuple(y_TO.shape)} and x {tuple(x_TI.shape)}")
-    work = torch.promote_types(torch.float32, y_TO.dtype)
-    scattered: list[tuple[Segment, Tensor, Tensor]] = []
+    scattered: list[Segment] = []
     for segment in plan.segments:
-        weights = _weights(segment.slot, a_slots, b_slots, y_TO, x_TI)
-        if weights is None:
+        slot, start = segment.slot, segment.start
+        if not _adapts(slot, a_slots, b_slots):
             continue
-        a_RI, b_OR = weights[0].to(work), weights[1].to(work)
-        if segment.start is None:
-            scattered.append((segment, a_RI, b_OR))
-            continue
-        rows = slice(segment.start, segment.start + segment.count)
-        _add(y_TO[rows], x_TI[rows].to(work), a_RI, b_OR, scales[segment.slot])
+        if start is None:
+            scattered.append(segment)
+        else:
+            y_NO, x_NI = y_TO.narrow(0, start, segment.count), x_TI.narrow(0, start, segment.count)
+            _add(y_NO, x_NI, a_slots[slot], b_slots[slot], scales[slot], slot)
     if scattered:
-        _add_gathered(y_TO, x_TI, plan, scattered, scales)
+        _add_gathered(y_TO, x_TI, plan, scattered, a_slots, b_slots, scales)
 
 
 def _add_gathered(
     y_TO: Tensor,
     x_TI: Tensor,
     plan: RowPlan,
-    parts: list[tuple[Segment, Tensor, Tensor]],
-    scales: Sequence[float] | Mapping[int, float],
-) -> None:
-    """Gather the rows of several adapters once, sorted, add to each part, and put them back."""
-    order = torch.from_numpy(plan.order)
-    pieces = [order[segment.first : segment.first + segment.count] for segment, _, _ in parts]
-    index = pieces[0] if len(pieces) == 1 else torch.cat(pieces)
-    work = torch.promote_types(torch.float32, y_TO.dtype)
-    sorted_y_NO, sorted_x_NI = y_TO.index_select(0, index).to(work), x_TI.index_select(0, index).to(work)
-    first = 0
-    for segment, a_RI, b_OR in parts:
-        rows = slice(first, first + segment.count)
-        _add(sorted_y_NO[rows], sorted_x_NI[rows], a_RI, b_OR, scales[segment.slot])
-        first += segment.count
-    y_TO.index_copy_(0, index, sorted_y_NO.to(y_TO.dtype))
-
-
-def _add(y_NO: Tensor, x_NI: Tensor, a_RI: Tensor, b_OR: Tensor, scale: float) -> None:
-    """One adapter's rows; `x_NI`, `a_RI` and `b_OR` are in the working dtype, `y_NO` may be in a smaller one."""
-    shrunk_NR = torch.mm(x_NI, a_RI.t())
-    if y_NO.dtype == shrunk_NR.dtype:
-        y_NO.addmm_(shrunk_NR, b_OR.t(), alpha=scale)
-    else:
-        y_NO.copy_(torch.addmm(y_NO.to(shrunk_NR.dtype), shrunk_NR, b_OR.t(), alpha=scale))
-
-
-def _weights(
-    slot: int,
+    segments: list[Segment],
     a_slots: Slots,
     b_slots: Slots,
-    y_TO: Tensor,
-    x_TI: Tensor,
-) -> tuple[Tensor, Tensor] | None:
+    scales: Scales,
+) -> None:
+    """Gather the rows of these adapters once, sorted, add to each part, and put them back."""
+    order = torch.from_numpy(plan.order)
+    pieces = [order.narrow(0, segment.first, segment.count) for segment in segments]
+    index = pieces[0] if len(pieces) == 1 else torch.cat(pieces)
+    counts = [segment.count for segment in segments]
+    sorted_y, sorted_x = y_TO.index_select(0, index), x_TI.index_select(0, index)
+    parts = zip(segments, sorted_y.split(counts), sorted_x.split(counts), strict=True)
+    for segment, y_NO, x_NI in parts:
+        slot = segment.slot
+        _add(y_NO, x_NI, a_slots[slot], b_slots[slot], scales[slot], slot)
+    y_TO.index_copy_(0, index, sorted_y)
+
+
+def _add(y_NO: Tensor, x_NI: Tensor, a_RI: Tensor | None, b_OR: Tensor | None, scale: float, slot: int) -> None:
+    """One adapter's rows. This runs for every adapter of every projection: small adapters feel each call in it."""
+    assert a_RI is not None
+    assert b_OR is not None
+    work = y_NO.dtype if y_NO.dtype == torch.float64 else torch.float32
+    try:
+        shrunk_NR = torch.mm(x_NI.to(work), a_RI.to(work).t())
+        if y_NO.dtype == work:
+            y_NO.addmm_(shrunk_NR, b_OR.to(work).t(), alpha=scale)
+        else:
+            y_NO.copy_(torch.addmm(y_NO.to(work), shrunk_NR, b_OR.to(work).t(), alpha=scale))
+    except RuntimeError as error:
+        raise KernelError(
+            f"slot {slot}: A {tuple(a_RI.shape)} and B {tuple(b_OR.shape)} do not fit "
+            f"{x_NI.shape[1]} inputs and {y_NO.shape[1]} outputs"
+        ) from error
+
+
+def _adapts(slot: int, a_slots: Slots, b_slots: Slots) -> bool:
     try:
         a_RI, b_OR = a_slots[slot], b_slots[slot]
     except LookupError:
         raise KernelError(f"the plan has rows for slot {slot}, which holds no adapter") from None
-    if a_RI is None and b_OR is None:
-        return None
-    if a_RI is None or b_OR is None:
+    if (a_RI is None) != (b_OR is None):
         raise KernelError(f"slot {slot} has only one of A and B")
-    if a_RI.shape != (b_OR.shape[1], x_TI.shape[1]) or b_OR.shape[0] != y_TO.shape[1]:
-        raise KernelError(
-            f"slot {slot}: A {tuple(a_RI.shape)} and B {tuple(b_OR.shape)} do not fit "
-            f"{x_TI.shape[1]} inputs and {y_TO.shape[1]} outputs"
-        )
-    return a_RI, b_OR
+    return a_RI is not None

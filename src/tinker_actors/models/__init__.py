@@ -14,6 +14,7 @@ if TYPE_CHECKING:
         register_model,
         resolve,
     )
+    from tinker_actors.models.fetching import fetch
     from tinker_actors.models.lora import MultiLoraLinear, MultiLoraModel
     from tinker_actors.models.renderer import Rendered, Renderer
     from tinker_actors.models.tokenizer import Tokenizer
@@ -28,6 +29,7 @@ _HOMES = {
     "load_tokenizer": "catalogue",
     "register_model": "catalogue",
     "resolve": "catalogue",
+    "fetch": "fetching",
     "MultiLoraLinear": "lora",
     "MultiLoraModel": "lora",
     "Rendered": "renderer",
@@ -44,6 +46,7 @@ __all__ = [
     "Renderer",
     "Tokenizer",
     "available_models",
+    "fetch",
     "load_base",
     "load_tokenizer",
     "register_model",

@@ -39,7 +39,7 @@ class AdapterWeights:
 
     Attributes:
         a: [rank, in] float32.
-        b: [out, rank] float32.
+        b: [out, rank] float32, the transpose of a contiguous tensor.
         scale: Factor of the product; alpha / rank, or alpha / sqrt(rank) for rank-stabilised LoRA.
     """
 
@@ -144,7 +144,8 @@ def _layer_weights(
             f"{path}: A {tuple(a.shape)} and B {tuple(b.shape)} of {layer} do not fit rank {rank} and a layer of "
             f"{inputs} inputs and {outputs} outputs"
         )
-    return AdapterWeights(a=a.contiguous(), b=b.contiguous(), scale=scale_of(config, layer, rank))
+    # B is laid out for the product that it is used in, X A^T B^T
+    return AdapterWeights(a=a.contiguous(), b=b.t().contiguous().t(), scale=scale_of(config, layer, rank))
 
 
 def _names(modules: str | list[str] | None, layer: str) -> bool:

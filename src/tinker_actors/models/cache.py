@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import tempfile
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 
@@ -31,10 +31,10 @@ def build_directory(target: Path, fill: Callable[[Path], None]) -> Path:
     if target.is_dir():
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
-    scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
+    scratch = target.parent / f".{target.name}-{uuid.uuid4().hex}"
+    scratch.mkdir()
     try:
         fill(scratch)
-        scratch.chmod(0o755)
         # A directory can't be renamed over one with files in it: then another process was first.
         with contextlib.suppress(OSError):
             scratch.rename(target)
