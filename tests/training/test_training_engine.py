@@ -36,6 +36,8 @@ class TwoLogits(torch.nn.Module):
     def get_output_embeddings(self):
         return self.head
 
+    dtype = torch.float32
+
     def forward(self, input_ids, attention_mask, position_ids, use_cache):
         class Output:
             logits = self.head(torch.ones(*input_ids.shape, 1))
@@ -55,10 +57,10 @@ def test_temperature_divides_the_logits():
         temperatures_N=torch.tensor([2.0]),
         slots_N=one,
     )
-    logprobs_N, entropy_N = score(TwoLogits(), batch)
-    assert logprobs_N.tolist() == pytest.approx([-0.313262], abs=1e-6)
+    logprobs, entropy = score(TwoLogits(), batch)
+    assert logprobs.tolist() == pytest.approx([-0.313262], abs=1e-6)
     p = 1 / (1 + math.exp(-1))
-    assert entropy_N.tolist() == pytest.approx([-p * math.log(p) - (1 - p) * math.log(1 - p)], abs=1e-6)
+    assert entropy.tolist() == pytest.approx([-p * math.log(p) - (1 - p) * math.log(1 - p)], abs=1e-6)
 
 
 @pytest.mark.parametrize("kind", ["lora", "full"])
@@ -382,7 +384,7 @@ def test_names_and_bases_are_checked(engine, make):
         engine.create(make.spec("a"))
     with pytest.raises(ConfigError, match="tiny-qwen3"):
         engine.create(make.spec(base_model="tiny-qwen3"))
-    with pytest.raises(ConfigError, match="target_modules has 'w_proj'.*q_proj"):
+    with pytest.raises(ConfigError, match=r"target_modules has 'w_proj'.*q_proj"):
         engine.create(make.spec(target_modules=("q_proj", "w_proj")))
     for call in (engine.publish, engine.delete, lambda policy: engine.save(policy, "x")):
         with pytest.raises(UnknownPolicyError, match="'nobody'"):

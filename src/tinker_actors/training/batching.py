@@ -45,7 +45,8 @@ class MicroBatch:
     Attributes:
         tokens_BL: Input ids; what stands beyond a row's length has no meaning and reaches no result.
         positions_BL: Position ids.
-        attention: (B, L) with 1 below each row's length; or (B, 1, L, L), additive; None where nothing is padded.
+        attention: (B, L) with 1 below each row's length; or (B, 1, L, L), True where a position (third axis) sees
+            another (last axis); None where nothing is padded and every position sees those before it.
         rows_N: The row of each scored target.
         columns_N: The position in that row whose output predicts it.
         targets_N: The scored target ids.

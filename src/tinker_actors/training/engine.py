@@ -15,7 +15,7 @@ from tinker_actors.data import Datum
 from tinker_actors.errors import ConfigError, PolicyError, UnknownPolicyError
 from tinker_actors.models import load_base
 from tinker_actors.policies import Handle, PolicySpec, Snapshot, SnapshotStore
-from tinker_actors.training.batching import MicroBatch, Targets, check_batch, examples_of, plain_batches
+from tinker_actors.training.batching import Example, MicroBatch, Targets, check_batch, examples_of, plain_batches
 from tinker_actors.training.checkpoint import read_checkpoint, read_spec, write_checkpoint
 from tinker_actors.training.contract import (
     AdamParams,
@@ -28,6 +28,7 @@ from tinker_actors.training.losses import loss_terms
 from tinker_actors.training.metrics import batch_metrics
 from tinker_actors.training.policy import TrainedPolicy
 from tinker_actors.training.scoring import score
+from tinker_actors.training.sharing import can_share, shared_batches
 
 
 class TrainingEngine:
@@ -97,7 +98,7 @@ class TrainingEngine:
         """
         policy = self._policy(policy_id)
         self._check_batch(datums, loss)
-        batches = plain_batches(examples_of(datums), loss.micro_batch_tokens)
+        batches = self._lay_out(examples_of(datums), loss)
         with policy.accumulating():
             return _run(policy.model, batches, datums, loss, backward=True, proceed=proceed)
 
@@ -114,7 +115,7 @@ class TrainingEngine:
         """
         policy = self._policy(policy_id)
         self._check_batch(datums, loss)
-        batches = plain_batches(examples_of(datums, every_target=every_target), loss.micro_batch_tokens)
+        batches = self._lay_out(examples_of(datums, every_target=every_target), loss)
         with torch.no_grad():
             return _run(policy.model, batches, datums, loss, backward=False, proceed=lambda: None)
 
@@ -205,6 +206,12 @@ class TrainingEngine:
     def _check_batch(self, datums: Sequence[Datum], loss: LossConfig) -> None:
         vocabulary = int(self.base.config.vocab_size)
         check_batch(datums, loss, vocabulary=vocabulary, context_length=self.base.context_length)
+
+    def _lay_out(self, examples: Sequence[Example], loss: LossConfig) -> list[MicroBatch]:
+        config = self.base.config
+        if loss.share_prompts and can_share(config):
+            return shared_batches(examples, loss.micro_batch_tokens, int(config.hidden_size))
+        return plain_batches(examples, loss.micro_batch_tokens)
 
     def _facts(self, policy: TrainedPolicy) -> dict:
         return {

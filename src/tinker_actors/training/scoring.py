@@ -43,7 +43,7 @@ def score(model: PreTrainedModel, batch: MicroBatch) -> tuple[Tensor, Tensor]:
     try:
         output = model(
             input_ids=batch.tokens_BL.to(device),
-            attention_mask=None if batch.attention is None else batch.attention.to(device),
+            attention_mask=_mask(batch, model.dtype, device),
             position_ids=batch.positions_BL.to(device),
             use_cache=False,
         )
@@ -57,3 +57,11 @@ def score(model: PreTrainedModel, batch: MicroBatch) -> tuple[Tensor, Tensor]:
     with torch.no_grad():
         entropy_N = torch.special.entr(all_NV.exp()).sum(-1)
     return logprobs_N, entropy_N
+
+
+def _mask(batch: MicroBatch, dtype: torch.dtype, device: torch.device) -> Tensor | None:
+    """The batch's attention as transformers takes it: lengths as they are, pairs as numbers to be added."""
+    if batch.attention is None or batch.attention.dtype != torch.bool:
+        return None if batch.attention is None else batch.attention.to(device)
+    hidden = torch.full((), torch.finfo(dtype).min, dtype=dtype)
+    return torch.where(batch.attention, torch.zeros((), dtype=dtype), hidden).to(device)
