@@ -1,0 +1,101 @@
+"""Actors on asyncio: a mailbox each, supervised, in one process or in many, over ZeroMQ and msgpack.
+
+    class Counter(Actor):
+        async def add(self, n: int) -> int: ...
+
+    async with Mesh(nodes=2) as mesh:
+        counter = await mesh.spawn(Counter, name="counter")
+        await counter.add(1)
+
+Importing this package loads no ZeroMQ; a mesh of more than one node does.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tinker_actors.actors.actor import Actor, concurrent
+    from tinker_actors.actors.deadlines import deadline
+    from tinker_actors.actors.errors import (
+        ActorDiedError,
+        ActorFailure,
+        ActorStoppedError,
+        AskCycleError,
+        CodecError,
+        DeadlineExceeded,
+        MailboxFull,
+        NodeDiedError,
+        RemoteError,
+        RemoteTraceback,
+        SpawnError,
+        UnroutableError,
+    )
+    from tinker_actors.actors.events import Event, Restarted, Terminated
+    from tinker_actors.actors.mesh import Mesh
+    from tinker_actors.actors.ref import ActorRef
+    from tinker_actors.actors.restart import Restart, RestartPolicy
+    from tinker_actors.actors.tags import wire
+    from tinker_actors.actors.view import MeshView
+
+_HOMES = {
+    "actor": ("Actor", "concurrent"),
+    "deadlines": ("deadline",),
+    "errors": (
+        "ActorDiedError",
+        "ActorFailure",
+        "ActorStoppedError",
+        "AskCycleError",
+        "CodecError",
+        "DeadlineExceeded",
+        "MailboxFull",
+        "NodeDiedError",
+        "RemoteError",
+        "RemoteTraceback",
+        "SpawnError",
+        "UnroutableError",
+    ),
+    "events": ("Event", "Restarted", "Terminated"),
+    "mesh": ("Mesh",),
+    "ref": ("ActorRef",),
+    "restart": ("Restart", "RestartPolicy"),
+    "tags": ("wire",),
+    "view": ("MeshView",),
+}
+_MODULES = {name: module for module, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "Actor",
+    "ActorDiedError",
+    "ActorFailure",
+    "ActorRef",
+    "ActorStoppedError",
+    "AskCycleError",
+    "CodecError",
+    "DeadlineExceeded",
+    "Event",
+    "MailboxFull",
+    "Mesh",
+    "MeshView",
+    "NodeDiedError",
+    "RemoteError",
+    "RemoteTraceback",
+    "Restart",
+    "RestartPolicy",
+    "Restarted",
+    "SpawnError",
+    "Terminated",
+    "UnroutableError",
+    "concurrent",
+    "deadline",
+    "wire",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        value = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+        globals()[name] = value
+        return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,151 @@
+"""The mesh's own actors: the directory as node 0 offers it, and the agent that carries out its orders on a child."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from tinker_actors.actors import location
+from tinker_actors.actors.actor import Actor, concurrent
+from tinker_actors.actors.control import CellSpec, Report, SpawnRequest
+from tinker_actors.actors.directory import Directory, make_cell
+from tinker_actors.actors.errors import ActorStoppedError, SpawnError
+from tinker_actors.actors.lifecycle import Lifecycle
+from tinker_actors.actors.node import Node
+from tinker_actors.actors.ref import ActorRef
+from tinker_actors.actors.restart import RestartHistory
+from tinker_actors.actors.view import Order
+
+if TYPE_CHECKING:
+    from tinker_actors.actors.events import Event
+
+SYSTEM_MAILBOX = 1 << 16
+
+
+class DirectoryActor(Actor):
+    """The directory's messages, for the child nodes."""
+
+    def __init__(self, directory: Directory) -> None:
+        self._directory = directory
+
+    @concurrent
+    async def spawn(self, request: SpawnRequest) -> ActorRef:
+        """Start an actor somewhere."""
+        order = Order(
+            name=request.name,
+            node=request.node,
+            mailbox=request.mailbox,
+            policy=request.policy,
+            parent=request.parent,
+        )
+        return await self._directory.spawn_by_location(request.location, request.arguments, order)
+
+    @concurrent
+    async def stop(self, ref: ActorRef, drain: bool, timeout: float | None) -> None:
+        """End an actor."""
+        await self._directory.stop(ref, drain=drain, timeout=timeout)
+
+    @concurrent
+    async def stop_children(self, parent: int) -> None:
+        """End what an actor spawned."""
+        await self._directory.stop_children(parent)
+
+    @concurrent
+    async def watch(self, ref: ActorRef) -> AsyncIterator[Event]:
+        """An actor's events."""
+        async for event in self._directory.watch(ref):
+            yield event
+
+    async def report(self, report: Report) -> None:
+        """What became of an actor on the sender's node."""
+        self._directory.report(report)
+
+
+class RemoteDirectory:
+    """A child node's way to the directory; also the supervisor of that node's actors."""
+
+    def __init__(self, node: Node, directory: ActorRef) -> None:
+        self._node = node
+        self._directory: Any = directory
+
+    async def spawn(self, cls: type[Actor], args: tuple[Any, ...], kwargs: Mapping[str, Any], order: Order) -> ActorRef:
+        """Start an actor somewhere."""
+        request = SpawnRequest(
+            location=location.locate(cls),
+            arguments=self._node.codec.encode([list(args), dict(kwargs)]),
+            name=order.name,
+            node=order.node,
+            mailbox=order.mailbox,
+            policy=order.policy,
+            parent=order.parent,
+        )
+        return await self._directory.spawn(request)
+
+    async def stop(self, ref: ActorRef, *, drain: bool, timeout: float | None) -> None:
+        """End an actor."""
+        await self._directory.stop(ref, drain, timeout)
+
+    def watch(self, ref: ActorRef) -> AsyncIterator[Event]:
+        """An actor's events; asked for at once, so that none is missed from here on."""
+        return self._directory.stream.watch(ref).open()
+
+    def report(self, report: Report) -> None:
+        """Tell the directory."""
+        self._directory.tell.report(report)
+
+    async def stop_children(self, parent: int) -> None:
+        """End what an actor of this node spawned."""
+        await self._directory.stop_children(parent)
+
+
+class NodeAgent(Actor):
+    """Starts and ends actors on a child node, as the directory orders."""
+
+    def __init__(self, node: Node, registry: RemoteDirectory, leave: Callable[[], None]) -> None:
+        self._node = node
+        self._registry = registry
+        self._leave = leave
+
+    @concurrent
+    async def prepare(self, specs: list[CellSpec]) -> None:
+        """Make the mailboxes of actors that come back, before any of them starts: they may hold each other's refs."""
+        for spec in specs:
+            with contextlib.suppress(SpawnError):  # `start` will say so again, to whom it concerns
+                self._cell(spec)
+
+    @concurrent
+    async def start(self, spec: CellSpec, arguments: bytes) -> None:
+        """Construct and start an actor."""
+        cell = self._node.cells.get(spec.address.id) or self._cell(spec)
+        now = self._node.loop.time()
+        history = RestartHistory(spec.policy, tuple(now - age for age in spec.restart_ages))
+        args, kwargs = self._node.codec.decode(arguments)
+        life = Lifecycle(self._node, cell, tuple(args), kwargs, history, spec.incarnation)
+        await life.start()
+
+    @concurrent
+    async def stop(self, ident: int, drain: bool, timeout: float | None) -> None:
+        """End an actor."""
+        cell = self._node.cells.get(ident)
+        if cell is None:
+            return
+        if not hasattr(cell, "life"):
+            raise ActorStoppedError(f"actor {cell.name} is only about to start")
+        await cell.life.stop(drain=drain, timeout=timeout)
+
+    @concurrent
+    async def fail(self, ident: int, error: Exception) -> None:
+        """Make an actor fail, for a child of its that failed too often."""
+        cell = self._node.cells.get(ident)
+        if cell is not None:
+            cell.fail(error)
+
+    @concurrent
+    async def leave(self) -> None:
+        """The process may end once this is answered."""
+        asyncio.get_running_loop().call_soon(self._leave)
+
+    def _cell(self, spec: CellSpec) -> Any:
+        return make_cell(self._node, self._registry, location.find(spec.location), spec.address)

@@ -1,0 +1,107 @@
+"""NumPy arrays and torch tensors as a small head and one buffer. Neither library is imported before one is read.
+
+Tensors arrive on the CPU and without a gradient history. Arrays read from a frame share the frame's memory.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tinker_actors.actors.errors import CodecError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+KINDS = frozenset("biufcSUMm?")
+"""The `dtype.kind`s that cross: numbers, booleans, fixed-size strings, dates. Objects and records don't."""
+
+TENSOR_TYPES = frozenset(
+    [
+        "bool",
+        "uint8",
+        "int8",
+        "int16",
+        "int32",
+        "int64",
+        "float16",
+        "bfloat16",
+        "float32",
+        "float64",
+        "complex64",
+        "complex128",
+        "uint16",
+        "uint32",
+        "uint64",
+        "float8_e4m3fn",
+        "float8_e5m2",
+    ]
+)
+
+
+def write_array(array: Any) -> tuple[list[Any], memoryview]:
+    """[dtype, shape] and the elements in C order."""
+    import numpy as np
+
+    if array.dtype.kind not in KINDS or type(array) is not np.ndarray:
+        raise CodecError(
+            f"can't send an array of {type(array).__name__} and dtype {array.dtype}; numbers and text only"
+        )
+    flat = np.ascontiguousarray(array).reshape(-1)
+    return [array.dtype.str, list(array.shape)], memoryview(flat.view(np.uint8) if flat.size else b"")
+
+
+def read_array(dtype: str, shape: list[int], buffer: Any) -> np.ndarray[Any, Any]:
+    """The array over `buffer`, uncopied."""
+    import numpy as np
+
+    return np.frombuffer(buffer, dtype=_dtype(dtype)).reshape(shape)
+
+
+def write_scalar(scalar: Any) -> list[Any]:
+    """[dtype, bytes] of a NumPy scalar."""
+    if scalar.dtype.kind not in KINDS:
+        raise CodecError(f"can't send a NumPy scalar of dtype {scalar.dtype}")
+    return [scalar.dtype.str, scalar.tobytes()]
+
+
+def read_scalar(dtype: str, data: bytes) -> Any:
+    """The NumPy scalar."""
+    import numpy as np
+
+    return np.frombuffer(data, dtype=_dtype(dtype))[0]
+
+
+def write_tensor(tensor: Any) -> tuple[list[Any], memoryview]:
+    """[type name, shape] and the elements in C order, from whatever device they are on."""
+    import torch
+
+    name = str(tensor.dtype).removeprefix("torch.")
+    if name not in TENSOR_TYPES or tensor.layout is not torch.strided:
+        raise CodecError(f"can't send a tensor of dtype {tensor.dtype} and layout {tensor.layout}")
+    flat = tensor.detach().cpu().contiguous().reshape(-1)
+    if not flat.numel():
+        return [name, list(tensor.shape)], memoryview(b"")
+    return [name, list(tensor.shape)], memoryview(flat.view(torch.uint8).numpy())
+
+
+def read_tensor(name: str, shape: list[int], buffer: Any) -> Any:
+    """The tensor over `buffer`, uncopied if the buffer is writable."""
+    import torch
+
+    if name not in TENSOR_TYPES:
+        raise CodecError(f"unknown tensor type {name!r}")
+    dtype: torch.dtype = getattr(torch, name)
+    if memoryview(buffer).nbytes == 0:
+        return torch.empty(shape, dtype=dtype)
+    if memoryview(buffer).readonly:
+        buffer = bytearray(buffer)
+    return torch.frombuffer(buffer, dtype=dtype).reshape(shape)
+
+
+def _dtype(name: str) -> np.dtype[Any]:
+    import numpy as np
+
+    dtype = np.dtype(name)
+    if dtype.kind not in KINDS or dtype.itemsize == 0:
+        raise CodecError(f"dtype {name!r} is not allowed in a message")
+    return dtype

@@ -1,0 +1,281 @@
+"""Values as msgpack, exactly: tuples stay tuples, arrays and tensors keep dtype and shape. No pickle anywhere.
+
+`bytearray` and `memoryview` arrive as `bytes`. What plain msgpack lacks travels as extension types, whose payload is msgpack again. Large arrays leave no copy in
+the message: their memory becomes a frame of its own, taken in document order on both sides. The sender must not
+change such an array before the ask is answered, just as within one process.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol, cast
+
+import msgpack
+
+from tinker_actors.actors import arrays, failures, tags
+from tinker_actors.actors.errors import CodecError
+from tinker_actors.actors.ref import ActorRef
+
+DEPTH_LIMIT = 32  # nested extension values (tuples, dataclasses, ...); plain lists and dicts: 500
+OUT_OF_BAND = 65_536  # bytes: arrays of this size and above travel as frames of their own
+Frame = Any  # an object with the buffer protocol
+
+
+class Ext(enum.IntEnum):
+    """The extension types."""
+
+    TUPLE = 1
+    DATACLASS = 2
+    ENUM = 3
+    ARRAY = 4
+    SCALAR = 5
+    TENSOR = 6
+    REF = 7
+    ERROR = 8
+    SET = 9
+    FROZENSET = 10
+    INTEGER = 11
+
+
+class Refs(Protocol):
+    """How refs leave and enter this process."""
+
+    def export_ref(self, ref: ActorRef) -> list[Any]:
+        """The plain data of a ref."""
+        ...
+
+    def import_ref(self, parts: list[Any]) -> ActorRef:
+        """The ref that the data means here."""
+        ...
+
+
+class Codec:
+    """Encodes and decodes values. Not to be shared between threads."""
+
+    def __init__(self, refs: Refs | None = None) -> None:
+        self._refs = refs
+        self._unicode_errors: str | None = None
+        self._packers: list[msgpack.Packer] = [self._packer()]
+        self._depth = 0
+        self._frames: list[Frame] | None = None
+        self._incoming: Iterator[Frame] = iter(())
+        self._writers: dict[type, Callable[[Any], msgpack.ExtType]] = {
+            tuple: lambda value: self._nest(Ext.TUPLE, list(value)),
+            set: lambda value: self._nest(Ext.SET, list(value)),
+            frozenset: lambda value: self._nest(Ext.FROZENSET, list(value)),
+            int: self._write_integer,
+            ActorRef: self._write_ref,
+        }
+        self._readers: dict[int, Callable[[bytes], Any]] = {
+            Ext.TUPLE: lambda data: tuple(self._open(data)),
+            Ext.DATACLASS: self._read_dataclass,
+            Ext.ENUM: self._read_enum,
+            Ext.ARRAY: lambda data: arrays.read_array(*self._with_payload(data)),
+            Ext.SCALAR: lambda data: arrays.read_scalar(*self._open(data)),
+            Ext.TENSOR: lambda data: arrays.read_tensor(*self._with_payload(data)),
+            Ext.REF: self._read_ref,
+            Ext.ERROR: lambda data: failures.put_together(self._open(data)),
+            Ext.SET: lambda data: set(self._open(data)),
+            Ext.FROZENSET: lambda data: frozenset(self._open(data)),
+            Ext.INTEGER: lambda data: int.from_bytes(data, "big", signed=True),
+        }
+
+    def encode(self, value: Any, frames: list[Frame] | None = None) -> bytes:
+        """`value` as msgpack. Large arrays are appended to `frames`; without it they are copied into the bytes.
+
+        Raises:
+            CodecError: a type that is not registered, too deep, or out of msgpack's ranges.
+        """
+        self._frames = frames
+        try:
+            return self._packers[0].pack(value)
+        except UnicodeEncodeError:
+            return self._encode_lone_surrogates(value)
+        except CodecError:
+            raise
+        except (ValueError, TypeError, OverflowError, RecursionError) as error:
+            raise CodecError(f"can't encode {type(value).__name__}: {error}") from error
+        finally:
+            self._frames = None
+            self._depth = 0
+
+    def decode(self, data: bytes, frames: Sequence[Frame] = ()) -> Any:
+        """The value that `encode` wrote.
+
+        Raises:
+            CodecError: malformed bytes, an unknown tag or too few or too many frames.
+        """
+        self._incoming = iter(frames)
+        self._depth = 0
+        try:
+            value = self._unpack(data)
+        except CodecError:
+            raise
+        except Exception as error:  # constructors of user classes, and msgpack's many ways to say malformed
+            raise CodecError(f"can't decode a message: {type(error).__name__}: {error}") from error
+        if next(self._incoming, None) is not None:
+            raise CodecError("a message came with more frames than it names")
+        return value
+
+    def _packer(self) -> msgpack.Packer:
+        return msgpack.Packer(default=self._default, strict_types=True, unicode_errors=self._unicode_errors)
+
+    def _encode_lone_surrogates(self, value: Any) -> bytes:
+        """Strings that are no valid text (file names, broken input) cross all the same, on a slower path."""
+        if self._frames is not None:
+            self._frames.clear()
+        self._depth = 0
+        kept = self._packers
+        self._unicode_errors = "surrogatepass"
+        self._packers = [self._packer()]
+        try:
+            return self._packers[0].pack(value)
+        except (ValueError, TypeError, OverflowError, RecursionError) as error:
+            raise CodecError(f"can't encode {type(value).__name__}: {error}") from error
+        finally:
+            self._unicode_errors = None
+            self._packers = kept
+
+    def _unpack(self, data: bytes) -> Any:
+        return msgpack.unpackb(data, ext_hook=self._hook, strict_map_key=False, unicode_errors="surrogatepass")
+
+    # Writing
+
+    def _default(self, value: Any) -> msgpack.ExtType:
+        kind = type(value)
+        writer = self._writers.get(kind)
+        if writer is None:
+            writer = self._writers[kind] = self._writer_for(kind)
+        return writer(value)
+
+    def _nest(self, code: Ext, parts: list[Any]) -> msgpack.ExtType:
+        depth = self._depth = self._depth + 1
+        if depth > DEPTH_LIMIT:
+            raise CodecError(f"a value nests tuples or dataclasses deeper than {DEPTH_LIMIT}")
+        packers = self._packers
+        if depth == len(packers):
+            packers.append(self._packer())
+        data = packers[depth].pack(parts)
+        self._depth = depth - 1
+        return msgpack.ExtType(code, data)
+
+    def _writer_for(self, kind: type) -> Callable[[Any], msgpack.ExtType]:
+        """How values of a type are written; looked up once a type."""
+        if issubclass(kind, enum.Enum):
+            tag = self._tag(kind)
+            return lambda value: self._nest(Ext.ENUM, [tag, value.name])
+        if issubclass(kind, BaseException):
+            return lambda value: self._nest(Ext.ERROR, self._error_parts(value))
+        if dataclasses.is_dataclass(kind):
+            tag = self._tag(kind)
+            names = tuple(field.name for field in dataclasses.fields(kind))
+            return lambda value: self._nest(Ext.DATACLASS, [tag, [getattr(value, name) for name in names]])
+        if issubclass(kind, ActorRef):
+            return self._write_ref
+        numpy = sys.modules.get("numpy")
+        if numpy is not None and issubclass(kind, numpy.ndarray):
+            return lambda value: self._with_frame(Ext.ARRAY, *arrays.write_array(value))
+        if numpy is not None and issubclass(kind, numpy.generic):
+            return lambda value: self._nest(Ext.SCALAR, arrays.write_scalar(value))
+        torch = sys.modules.get("torch")
+        if torch is not None and issubclass(kind, torch.Tensor):
+            return lambda value: self._with_frame(Ext.TENSOR, *arrays.write_tensor(value))
+        raise CodecError(
+            f"{kind.__module__}.{kind.__qualname__} can't cross a process boundary: make it a dataclass or an enum and "
+            "register it with @wire"
+        )
+
+    def _tag(self, kind: type) -> str:
+        tag = tags.tag_of(kind)
+        if tag is None:
+            raise CodecError(f"{kind.__module__}.{kind.__qualname__} is not registered: decorate it with @wire")
+        return tag
+
+    def _error_parts(self, error: BaseException) -> list[Any]:
+        """An exception's parts, with whatever of its arguments and attributes can't cross as text."""
+        tag, args, attributes, text = failures.take_apart(error)
+        probe = Codec(self._refs)
+        probe._depth = self._depth
+
+        def plain(value: Any) -> Any:
+            try:
+                probe.encode(value)
+            except CodecError:
+                return repr(value)
+            return value
+
+        return [tag, [plain(arg) for arg in args], {key: plain(value) for key, value in attributes.items()}, text]
+
+    def _with_frame(self, code: Ext, head: list[Any], buffer: memoryview) -> msgpack.ExtType:
+        if self._frames is not None and buffer.nbytes >= OUT_OF_BAND:
+            self._frames.append(buffer)
+            return self._nest(code, [*head, None])
+        return self._nest(code, [*head, bytes(buffer)])
+
+    def _write_integer(self, value: int) -> msgpack.ExtType:
+        size = value.bit_length() // 8 + 1
+        if size > 4096:
+            raise CodecError(f"an integer of {size} bytes is too large to send, at most 4096 are allowed")
+        return msgpack.ExtType(Ext.INTEGER, value.to_bytes(size, "big", signed=True))
+
+    def _write_ref(self, ref: ActorRef) -> msgpack.ExtType:
+        if self._refs is None:
+            raise CodecError("refs can only be sent through a mesh")
+        return self._nest(Ext.REF, self._refs.export_ref(ref))
+
+    # Reading
+
+    def _hook(self, code: int, data: bytes) -> Any:
+        reader = self._readers.get(code)
+        if reader is None:
+            raise CodecError(f"unknown extension type {code}")
+        return reader(data)
+
+    def _open(self, data: bytes) -> Any:
+        self._depth += 1
+        if self._depth > DEPTH_LIMIT:
+            raise CodecError(f"a message nests extension values deeper than {DEPTH_LIMIT}")
+        value = self._unpack(data)
+        self._depth -= 1
+        return value
+
+    def _with_payload(self, data: bytes) -> list[Any]:
+        *head, payload = self._open(data)
+        if payload is None:
+            payload = next(self._incoming, None)
+            if payload is None:
+                raise CodecError("a message names a frame that did not come")
+            return [*head, payload]
+        return [*head, bytearray(payload)]  # a copy of its own, so that the array is writable
+
+    def _read_dataclass(self, data: bytes) -> Any:
+        tag, values = self._open(data)
+        kind: Any = tags.find(tag)
+        if kind is None or not dataclasses.is_dataclass(kind):
+            raise CodecError(
+                f"no dataclass is registered here as {tag!r}: import its module and decorate it with @wire"
+            )
+        fields = dataclasses.fields(kind)
+        if len(fields) != len(values):
+            raise CodecError(f"{tag} has {len(fields)} fields here, {len(values)} were sent")
+        pairs = list(zip(fields, values, strict=True))
+        value = cast(Any, kind)(**{field.name: item for field, item in pairs if field.init})
+        for field, item in pairs:
+            if not field.init:
+                object.__setattr__(value, field.name, item)
+        return value
+
+    def _read_enum(self, data: bytes) -> Any:
+        tag, name = self._open(data)
+        kind = tags.find(tag)
+        if kind is None or not issubclass(kind, enum.Enum):
+            raise CodecError(f"no enum is registered here as {tag!r}: import its module and decorate it with @wire")
+        return kind[name]
+
+    def _read_ref(self, data: bytes) -> ActorRef:
+        if self._refs is None:
+            raise CodecError("refs can only be read in a mesh")
+        return self._refs.import_ref(self._open(data))

@@ -1,0 +1,342 @@
+"""Node 0's register of every actor of the mesh: names, parents, restarts, watchers."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import weakref
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from tinker_actors.actors import envelope, location
+from tinker_actors.actors.actor import Actor
+from tinker_actors.actors.control import SYSTEM_IDS, CellRestarted, CellSpec, ClassLocation, Report
+from tinker_actors.actors.errors import ActorDiedError, ActorStoppedError, MailboxFull, SpawnError
+from tinker_actors.actors.events import Event, Restarted, Terminated
+from tinker_actors.actors.lifecycle import Lifecycle
+from tinker_actors.actors.mailbox import Cell
+from tinker_actors.actors.node import Node
+from tinker_actors.actors.ref import ActorRef, Address
+from tinker_actors.actors.restart import Restart, RestartHistory, RestartPolicy
+from tinker_actors.actors.view import MeshView, Order
+
+logger = logging.getLogger(__name__)
+
+
+class Watch:
+    """The events of one actor from now on; ends after `Terminated`."""
+
+    def __init__(self) -> None:
+        self._events: deque[Event] = deque()
+        self._waiter: asyncio.Future[None] | None = None
+        self._ended = False
+
+    def put(self, event: Event) -> None:
+        """The next event."""
+        self._events.append(event)
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def __aiter__(self) -> Watch:
+        return self
+
+    async def __anext__(self) -> Event:
+        while not self._events:
+            if self._ended:
+                raise StopAsyncIteration
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+        event = self._events.popleft()
+        self._ended = isinstance(event, Terminated)
+        return event
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    """One living actor."""
+
+    ref: ActorRef
+    policy: RestartPolicy
+    parent: int | None
+    history: RestartHistory
+    name: str | None  # the name it was given; None if the mesh made one up
+    location: ClassLocation | None = None  # None on node 0
+    arguments: bytes = b""
+    incarnation: int = 1
+    started: bool = False
+    children: set[int] = field(default_factory=set[int])
+    watches: weakref.WeakSet[Watch] = field(default_factory=weakref.WeakSet[Watch])
+
+
+class Directory:
+    """Starts, finds, watches and stops actors on every node; the supervisor of node 0's own."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.agents: dict[int, ActorRef] = {}
+        self.entries: dict[int, Entry] = {}
+        self._taken: set[str] = set()
+        self._next_id = itertools.count(SYSTEM_IDS).__next__
+        self._next_node = itertools.count().__next__
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.closing = False
+
+    # Spawning
+
+    async def spawn(self, cls: type[Actor], args: tuple[Any, ...], kwargs: Mapping[str, Any], order: Order) -> ActorRef:
+        """Start an actor of a class that is loaded here."""
+        index = self.place(order.node)
+        if index == 0:
+            return await self._spawn_here(cls, args, kwargs, order)
+        where = location.locate(cls)
+        arguments = self.node.codec.encode([list(args), dict(kwargs)])
+        return await self._spawn_there(where, arguments, replace(order, node=index))
+
+    async def spawn_by_location(self, where: ClassLocation, arguments: bytes, order: Order) -> ActorRef:
+        """Start an actor that a child node asks for."""
+        index = self.place(order.node)
+        if index:
+            return await self._spawn_there(where, arguments, replace(order, node=index))
+        args, kwargs = self.node.codec.decode(arguments)
+        return await self._spawn_here(location.find(where), tuple(args), kwargs, order)
+
+    def place(self, node: int | None) -> int:
+        """The node for an actor: the one that is named, else the next child in turn, else this one."""
+        if self.closing:
+            raise SpawnError("the mesh is closing")
+        if node is None:
+            alive = [index for index in range(1, self.node.count) if self.node.may_route(index)]
+            return alive[self._next_node() % len(alive)] if alive else 0
+        if not 0 <= node < self.node.count:
+            raise SpawnError(f"node must be one of 0 to {self.node.count - 1}, got {node}")
+        return node
+
+    def _enter(self, kind: str, index: int, order: Order) -> Entry:
+        ident = self._next_id()
+        name = order.name or f"{kind}-{ident - SYSTEM_IDS + 1}"
+        if name in self._taken:
+            raise SpawnError(f"the name {name!r} is taken by another actor of this mesh")
+        address = Address(mesh=self.node.mesh, id=ident, node=index, name=name, kind=kind, mailbox=order.mailbox)
+        ref = self.node.ref(address) if index else ActorRef(address, _NotYet())
+        entry = Entry(ref, order.policy, order.parent, RestartHistory(order.policy), order.name)
+        self.entries[ident] = entry
+        parent = self.entries.get(order.parent) if order.parent is not None else None
+        if parent is not None:
+            parent.children.add(ident)
+        if order.name:
+            self._taken.add(name)
+        return entry
+
+    async def _spawn_here(
+        self, cls: type[Actor], args: tuple[Any, ...], kwargs: Mapping[str, Any], order: Order
+    ) -> ActorRef:
+        entry = self._enter(cls.__name__, 0, order)
+        cell = make_cell(self.node, self, cls, entry.ref.address)
+        entry.ref = cell.ref
+        life = Lifecycle(self.node, cell, args, kwargs, entry.history)
+        await life.start()
+        self._started(entry)
+        return entry.ref
+
+    async def _spawn_there(self, where: ClassLocation, arguments: bytes, order: Order) -> ActorRef:
+        assert order.node is not None
+        entry = self._enter(where.qualname.rpartition(".")[2], order.node, order)
+        entry.location, entry.arguments = where, arguments
+        try:
+            await self._agent(order.node).start(self._spec(entry), arguments)
+        except BaseException as error:
+            self.forget(entry, error if isinstance(error, Exception) else None)
+            raise
+        self._started(entry)
+        return entry.ref
+
+    def _started(self, entry: Entry) -> None:
+        entry.started = True
+        if entry.name:
+            self.node.names[entry.name] = entry.ref
+            self.tell_nodes([envelope.NAME, entry.name, entry.ref])
+
+    def _spec(self, entry: Entry) -> CellSpec:
+        assert entry.location is not None
+        return CellSpec(
+            address=entry.ref.address,
+            location=entry.location,
+            policy=entry.policy,
+            incarnation=entry.incarnation,
+            restart_ages=entry.history.ages(self.node.loop.time()),
+        )
+
+    def _agent(self, index: int) -> Any:
+        return self.agents[index]
+
+    # Ending
+
+    async def stop(self, ref: ActorRef, *, drain: bool, timeout: float | None) -> None:
+        """End an actor; one that has ended already is fine."""
+        address = ref.address
+        if address.id not in self.entries:
+            return
+        if address.node:
+            await self._agent(address.node).stop(address.id, drain, timeout)
+            return
+        cell = self.node.cells.get(address.id)
+        if cell is not None:
+            await cell.life.stop(drain=drain, timeout=timeout)
+
+    async def stop_children(self, parent: int) -> None:
+        """End every actor that `parent` spawned, at once, without waiting for what their mailboxes hold."""
+        entry = self.entries.get(parent)
+        children = [self.entries[child] for child in entry.children if child in self.entries] if entry else []
+        if children:
+            await asyncio.gather(
+                *(self.stop(child.ref, drain=False, timeout=None) for child in children), return_exceptions=True
+            )
+
+    def report(self, report: Report) -> None:
+        """What a node says of one of its actors."""
+        entry = self.entries.get(report.id)
+        if entry is None:
+            return
+        if isinstance(report, CellRestarted):
+            entry.incarnation = report.incarnation
+            if entry.ref.address.node:
+                entry.history.record(self.node.loop.time())
+            event = Restarted(ref=entry.ref, incarnation=report.incarnation, reason=report.reason)
+            for watch in list(entry.watches):
+                watch.put(event)
+        else:
+            self.forget(entry, report.reason)
+
+    def forget(self, entry: Entry, reason: BaseException | None) -> None:
+        """Remove an actor that has ended: free its name, tell its watchers, escalate to its parent."""
+        if self.entries.pop(entry.ref.address.id, None) is None:
+            return
+        if entry.name:
+            self._taken.discard(entry.name)
+            if self.node.names.pop(entry.name, None) is not None:
+                self.tell_nodes([envelope.NAME, entry.name, None])
+        parent = self.entries.get(entry.parent) if entry.parent is not None else None
+        if parent is not None:
+            parent.children.discard(entry.ref.address.id)
+        event = Terminated(ref=entry.ref, reason=reason)
+        for watch in list(entry.watches):
+            watch.put(event)
+        if reason is not None and entry.started and not self.closing:
+            logger.error("actor %s ended: %s: %s", entry.ref.address.name, type(reason).__name__, reason)
+            if parent is not None and entry.policy.mode is not Restart.NEVER:
+                error = ActorDiedError(f"child {entry.ref.address.name} failed beyond its restart policy: {reason}")
+                error.__cause__ = reason
+                self.background(self._fail(parent, error))
+
+    async def _fail(self, entry: Entry, error: Exception) -> None:
+        address = entry.ref.address
+        if address.node:
+            await self._agent(address.node).fail(address.id, error)
+        elif (cell := self.node.cells.get(address.id)) is not None:
+            cell.fail(error)
+
+    # Watching
+
+    def watch(self, ref: ActorRef) -> Watch:
+        """The actor's events from now on; of one that has ended, `Terminated` at once."""
+        watch = Watch()
+        entry = self.entries.get(ref.address.id)
+        if entry is not None:
+            entry.watches.add(watch)
+        else:
+            cell = ref.target
+            reason = cell.reason if isinstance(cell, Cell) else None
+            watch.put(Terminated(ref=ref, reason=reason))
+        return watch
+
+    # Nodes
+
+    def node_lost(self, index: int, error: Exception) -> list[Entry]:
+        """End a dead node's actors; returns those that its next incarnation is to start again."""
+        now = self.node.loop.time()
+        lost = [entry for entry in self.entries.values() if entry.ref.address.node == index]
+        revived: list[Entry] = []
+        for entry in lost:
+            for child in [self.entries[ident] for ident in entry.children if ident in self.entries]:
+                if child.ref.address.node != index:
+                    self.background(self.stop(child.ref, drain=False, timeout=None))
+        for entry in lost:
+            orphaned = entry.parent in {other.ref.address.id for other in lost}
+            if orphaned or not entry.started or entry.history.next_delay(now, failed=True) is None:
+                self.forget(entry, error)
+            else:
+                revived.append(entry)
+        return revived
+
+    async def revive(self, index: int, entries: list[Entry], reason: Exception) -> None:
+        """Start actors again on the new incarnation of their node, under their old refs."""
+        entries = [entry for entry in entries if entry.ref.address.id in self.entries]
+        for entry in entries:
+            entry.incarnation += 1
+        agent = self._agent(index)
+        await agent.prepare([self._spec(entry) for entry in entries])
+        for entry in entries:
+            try:
+                await agent.start(self._spec(entry), entry.arguments)
+            except ActorStoppedError:
+                continue
+            except Exception as error:  # the constructor's or on_start's own; this actor ends, the others go on
+                self.forget(entry, error)
+                continue
+            event = Restarted(ref=entry.ref, incarnation=entry.incarnation, reason=reason)
+            for watch in list(entry.watches):
+                watch.put(event)
+
+    def tell_nodes(self, parts: list[Any], *, besides: int = 0) -> None:
+        """Send a control envelope to every child node that is up."""
+        for index in self.agents:
+            if index != besides:
+                self.node.send(index, parts)
+
+    async def close(self, timeout: float) -> None:
+        """Stop every actor on every node, those of later spawns not waiting for earlier ones."""
+        self.closing = True
+        entries = [entry for entry in reversed(self.entries.values()) if entry.parent not in self.entries]
+        results = await asyncio.gather(
+            *(self.stop(entry.ref, drain=True, timeout=timeout) for entry in entries), return_exceptions=True
+        )
+        for result in results:
+            if isinstance(result, Exception) and not isinstance(result, ActorStoppedError | MailboxFull):
+                logger.debug("an actor could not be stopped: %r", result)
+        for task in list(self._tasks):
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    def background(self, work: Any) -> None:
+        """Run `work` beside everything else, without the caller's deadline."""
+        task: asyncio.Task[None] = self.node.loop.create_task(work, context=self.node.context.copy())
+        self._tasks.add(task)
+        task.add_done_callback(self._background_done)
+
+    def _background_done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            logger.debug("work beside the actors failed: %r", task.exception())
+
+
+class _NotYet:
+    """Stands in an address's place for the moment until its cell exists."""
+
+    ask: Any
+    tell: Any
+    stream: Any
+
+
+def make_cell(node: Node, registry: Any, cls: type[Actor], address: Address) -> Cell:
+    """A cell on this node, not started yet; it takes messages already."""
+    cell = Cell(node, cls, address)
+    cell.view = MeshView(registry, node, cell)
+    node.cells[address.id] = cell
+    return cell

@@ -1,0 +1,119 @@
+"""What stands in a message between two nodes: batches of envelopes.
+
+A batch is one msgpack array: envelopes, and last the list of `[index, frames]` for those that have frames of their
+own (nil if none has). An envelope is an array that begins with its kind:
+
+    [HELLO, token, node, incarnation, url]            first on every link; nothing else is read before it
+    [PEER, node, incarnation, url, error, final]      node 0 says that a node is up (url), or down (nil) and why
+    [NAME, name, ref or nil]                          node 0 says which actor bears a name
+    [ASK, id, actor, method, args, kwargs, meta]      answered by exactly one REPLY or ERROR
+    [STREAM, id, actor, method, args, kwargs, meta, credits]  answered by ITEMs, then one END or ERROR
+    [TELL, actor, method, args, kwargs]               counted by one ACK when it has been served or dropped
+    [REPLY, id, value]  [ITEM, id, value]  [END, id]  [ERROR, id, exception]
+    [CANCEL, id]  [CREDIT, id, count]  [ACK, actor, count]
+
+`kwargs` and `meta` may be nil; meta is [seconds left or nil, call chain, 1 if the sender does not wait for room].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgpack
+
+from tinker_actors.actors.codec import Codec, Frame
+from tinker_actors.actors.errors import CodecError
+
+HELLO: Final = 0
+PEER: Final = 1
+NAME: Final = 2
+ASK: Final = 3
+STREAM: Final = 4
+TELL: Final = 5
+REPLY: Final = 6
+ITEM: Final = 7
+END: Final = 8
+ERROR: Final = 9
+CANCEL: Final = 10
+CREDIT: Final = 11
+ACK: Final = 12
+
+LENGTHS: Final = {
+    HELLO: 5, PEER: 6, NAME: 3, ASK: 7, STREAM: 8, TELL: 5, REPLY: 3, ITEM: 3, END: 2, ERROR: 3, CANCEL: 2, CREDIT: 3,
+    ACK: 3,
+}  # fmt: skip
+
+BATCH_ENVELOPES: Final = 512
+BATCH_BYTES: Final = 256 * 1024
+
+
+def join(envelopes: Sequence[bytes], counts: Sequence[tuple[int, int]]) -> bytes:
+    """One batch of already encoded envelopes; `counts` are (index, frames) of those with frames."""
+    size = len(envelopes) + 1
+    head = bytes((0x90 | size,)) if size < 16 else b"\xdc" + size.to_bytes(2, "big")
+    tail = msgpack.packb(counts) if counts else b"\xc0"
+    return b"".join((head, *envelopes, tail))
+
+
+def split(codec: Codec, data: bytes, frames: Sequence[Frame]) -> list[list[Any]]:
+    """The envelopes of a batch, decoded at one go.
+
+    Raises:
+        CodecError: something in it can't be read; `salvage` then saves the rest.
+    """
+    batch = codec.decode(data, frames)
+    if not isinstance(batch, list) or not batch:
+        raise CodecError("a batch is a non-empty array")
+    batch.pop()
+    return batch
+
+
+def salvage(codec: Codec, data: bytes, frames: Sequence[Frame]) -> list[list[Any] | tuple[Any, CodecError]]:
+    """The envelopes of a batch one by one; of one whose body can't be read, (its head, the reason).
+
+    Raises:
+        CodecError: the batch itself is malformed.
+    """
+    unpacker = msgpack.Unpacker(strict_map_key=False, ext_hook=_opaque, unicode_errors="surrogatepass")
+    unpacker.feed(data)
+    out: list[list[Any] | tuple[Any, CodecError]] = []
+    try:
+        size = unpacker.read_array_header() - 1
+        spans: list[tuple[int, int]] = []
+        for _ in range(size):
+            start = unpacker.tell()
+            unpacker.skip()
+            spans.append((start, unpacker.tell()))
+        counts = {int(index): int(count) for index, count in unpacker.unpack() or ()}
+    except Exception as error:  # msgpack and the conversions raise many types; all mean the same
+        raise CodecError(f"a malformed batch: {type(error).__name__}: {error}") from error
+    used = 0
+    for index, (start, end) in enumerate(spans):
+        own = frames[used : used + counts.get(index, 0)]
+        used += len(own)
+        try:
+            out.append(codec.decode(data[start:end], own))
+        except CodecError as error:
+            try:
+                head = msgpack.unpackb(
+                    data[start:end], strict_map_key=False, ext_hook=_opaque, unicode_errors="surrogatepass"
+                )
+            except Exception:  # not even its head can be read
+                head = None
+            out.append((head, error))
+    return out
+
+
+def _opaque(code: int, data: bytes) -> None:
+    return None
+
+
+def is_well_formed(envelope: Any) -> bool:
+    """Whether an envelope has a known kind and that kind's length."""
+    return (
+        isinstance(envelope, list)
+        and bool(envelope)
+        and isinstance(envelope[0], int)
+        and LENGTHS.get(envelope[0]) == len(envelope)
+    )

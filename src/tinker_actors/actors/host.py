@@ -1,0 +1,41 @@
+"""What the mailboxes of one process need of it."""
+
+from __future__ import annotations
+
+import asyncio
+from contextvars import Context
+from typing import TYPE_CHECKING, Protocol
+
+from tinker_actors.actors.deadlines import CoarseTimer
+
+if TYPE_CHECKING:
+    from tinker_actors.actors.mailbox import Cell
+    from tinker_actors.actors.message import Message
+
+
+class Host(Protocol):
+    """The node as its actors' mailboxes see it."""
+
+    loop: asyncio.AbstractEventLoop
+    timer: CoarseTimer
+    context: Context
+
+    def dead_letter(self, message: Message, error: BaseException) -> None:
+        """A tell was not served."""
+        ...
+
+    def idle(self) -> None:
+        """An actor has nothing to do: what it wrote can go out."""
+        ...
+
+    def restarted(self, cell: Cell, incarnation: int, reason: BaseException | None) -> None:
+        """A new incarnation serves the cell."""
+        ...
+
+    def ended(self, cell: Cell, failure: BaseException | None) -> None:
+        """The cell takes no more messages, ever."""
+        ...
+
+    async def stop_children(self, parent: int) -> None:
+        """End every actor that `parent` spawned."""
+        ...

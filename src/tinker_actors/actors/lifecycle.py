@@ -1,0 +1,250 @@
+"""An actor's life: start, serve, fail, restart by policy, end. One task for all of it, made when first needed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from tinker_actors.actors.actor import Actor
+from tinker_actors.actors.call import current_call
+from tinker_actors.actors.errors import ActorStoppedError
+from tinker_actors.actors.mailbox import Cell, Interrupt, State
+from tinker_actors.actors.restart import RestartHistory
+
+if TYPE_CHECKING:
+    from tinker_actors.actors.host import Host
+
+logger = logging.getLogger(__name__)
+
+
+class Lifecycle:
+    """Starts, restarts and ends one cell. `has_children` is set once its actor has spawned others."""
+
+    __slots__ = (
+        "_args",
+        "_ended",
+        "_kwargs",
+        "_started",
+        "_stopping",
+        "cell",
+        "has_children",
+        "history",
+        "host",
+        "incarnation",
+    )
+
+    def __init__(
+        self,
+        host: Host,
+        cell: Cell,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        history: RestartHistory,
+        incarnation: int = 1,
+    ) -> None:
+        self.host = host
+        self.cell = cell
+        self.history = history
+        self.incarnation = incarnation
+        self.has_children = False
+        self._args = args
+        self._kwargs = kwargs
+        self._stopping = False
+        self._started: asyncio.Future[None] | None = None
+        self._ended: asyncio.Future[None] | None = None
+        cell.life = self
+
+    async def start(self) -> None:
+        """Construct the actor and run `on_start`; raises what they raise, and the cell has then ended."""
+        cell = self.cell
+        try:
+            self._construct()
+        except Exception as error:
+            self._finish(error)
+            raise
+        if type(cell.instance).on_start is Actor.on_start:
+            cell.state = State.RUNNING
+            if cell.queue:
+                self.run()
+            return
+        self._started = self.host.loop.create_future()
+        self.run()
+        try:
+            await self._started
+        except asyncio.CancelledError:
+            cell.kill()
+            if cell.task is not None and cell.state is State.STARTING:
+                cell.task.cancel()
+            raise
+
+    def run(self) -> None:
+        """Start the task that serves the cell."""
+        if self.cell.task is None:
+            self.cell.task = self.host.loop.create_task(
+                self._live(), name=f"actor {self.cell.name}", context=self.host.context.copy()
+            )
+            self.cell.task.add_done_callback(self._task_ended)
+
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        """A task that is cancelled before its first step runs none of its code; the cell ends here then."""
+        error = None if task.cancelled() else task.exception()
+        if self.cell.state is not State.ENDED:
+            self._finish(error)
+
+    async def stop(self, *, drain: bool, timeout: float | None = None) -> None:
+        """End the actor and wait until it has; after `timeout` seconds of draining, what is left is cancelled.
+
+        An actor that stops itself, directly or through others that it waits for, ends after the present message.
+        """
+        cell = self.cell
+        if cell.state is State.ENDED:
+            return
+        self._stopping = True
+        call = current_call.get()
+        if call is not None and any(actor == cell.id for actor, _ in call.chain):
+            cell.request_exit()
+            return
+        was = cell.state
+        if cell.task is None and type(cell.instance).on_stop is Actor.on_stop and not self.has_children:
+            self._finish(None)
+            return
+        if self._ended is None:
+            self._ended = self.host.loop.create_future()
+        cell.state = State.DRAINING
+        self.run()
+        assert cell.task is not None
+        if was in (State.RESTARTING, State.STARTING):
+            cell.interrupt = Interrupt.KILL
+            cell.task.cancel()
+        elif drain:
+            cell.wake()
+        else:
+            cell.kill()
+        if timeout is not None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(timeout):
+                    await asyncio.shield(self._ended)
+            if not self._ended.done():
+                self.abort()
+        await asyncio.shield(self._ended)
+
+    def abort(self) -> None:
+        """Cancel whatever the actor still does, `on_stop` included."""
+        self.cell.kill()
+        if self.cell.task is not None and self.cell.state is not State.ENDED:
+            self.cell.task.cancel()
+
+    def _construct(self) -> None:
+        cell = self.cell
+        token = current_call.set(None)
+        try:
+            instance: Actor = cell.cls.__new__(cell.cls)
+            instance.__actor_cell__ = cell
+            cell.instance = instance
+            instance.__init__(*self._args, **self._kwargs)
+        finally:
+            current_call.reset(token)
+
+    async def _live(self) -> None:
+        cell = self.cell
+        current_call.set(None)
+        constructed = True
+        while True:
+            failure: BaseException | None = None
+            began = False
+            try:
+                if not constructed:
+                    self._construct()
+                if cell.instance is not None and type(cell.instance).on_start is not Actor.on_start:
+                    await cell.instance.on_start()
+                began = True
+                self._mark_started(constructed)
+                failure = await cell.serve()
+            except asyncio.CancelledError:
+                _uncancel()
+            except Exception as error:  # the boundary around constructors and on_start
+                failure = error
+            await self._close_incarnation(failure, began=began)
+            delay = self._restart_delay(failure, first=not began and constructed)
+            if delay is None:
+                self._finish(failure)
+                return
+            try:
+                await asyncio.sleep(delay)
+            except asyncio.CancelledError:
+                _uncancel()
+                self._finish(None)
+                return
+            self.incarnation += 1
+            constructed = False
+
+    def _mark_started(self, first: bool) -> None:
+        cell = self.cell
+        if cell.state is not State.DRAINING:
+            cell.state = State.RUNNING
+        if self._started is not None and not self._started.done():
+            self._started.set_result(None)
+        if not first:
+            self.host.restarted(cell, self.incarnation, cell.reason)
+            cell.reason = None
+
+    def _restart_delay(self, failure: BaseException | None, *, first: bool) -> float | None:
+        """Seconds until the next incarnation starts, or None where there is none."""
+        cell = self.cell
+        if self._stopping or first:
+            return None
+        delay = self.history.next_delay(self.host.loop.time(), failed=failure is not None)
+        if delay is not None:
+            logger.warning("actor %s ended (%r), restarting in %.2f s", cell.name, failure, delay)
+            cell.state = State.RESTARTING
+            cell.reason = failure
+            cell.failure = None
+            cell.interrupt = None
+            cell.instance = None
+        return delay
+
+    async def _close_incarnation(self, failure: BaseException | None, *, began: bool) -> None:
+        """Cancel what still runs, call `on_stop`, end the children. User errors here are logged, not raised."""
+        cell = self.cell
+        current_call.set(None)
+        if cell.interrupt is None and failure is not None:
+            cell.interrupt = Interrupt.FAIL
+            cell.failure = failure
+        running = list(cell.concurrent.values())
+        for task in running:
+            task.cancel()
+        try:
+            if running:
+                await asyncio.wait(running)
+            if began and cell.instance is not None:
+                await cell.instance.on_stop()
+        except asyncio.CancelledError:
+            _uncancel()
+        except Exception:  # the boundary around on_stop: the actor ends all the same
+            logger.exception("on_stop of actor %s raised", cell.name)
+        if self.has_children:
+            try:
+                await self.host.stop_children(cell.id)
+            except asyncio.CancelledError:
+                _uncancel()
+
+    def _finish(self, failure: BaseException | None) -> None:
+        cell = self.cell
+        cell.state = State.ENDED
+        cell.reason = failure
+        cell.instance = None
+        cell.flush(cell.refusal())
+        if self._started is not None and not self._started.done():
+            self._started.set_exception(failure or ActorStoppedError(f"actor {cell.name} was stopped while it started"))
+        if self._ended is not None and not self._ended.done():
+            self._ended.set_result(None)
+        self.host.ended(cell, failure)
+
+
+def _uncancel() -> None:
+    task = asyncio.current_task()
+    while task is not None and task.cancelling():
+        task.uncancel()

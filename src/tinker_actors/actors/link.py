@@ -1,0 +1,175 @@
+"""Sockets: one ROUTER for what comes in, one DEALER to each peer for what goes out.
+
+Each socket works in one direction only. A send can then never eat the edge-triggered readiness of a receive, and the
+ROUTER, which drops what it can't route without a word, never sends. The DEALER is IMMEDIATE, so nothing is queued
+for a peer that is not there; its high-water mark is off, because the senders' windows bound what is outstanding.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import zmq
+
+from tinker_actors.actors import envelope
+from tinker_actors.actors.codec import Frame
+
+logger = logging.getLogger(__name__)
+
+DRAIN_BUDGET = 64  # batches read before the loop's other work gets its turn
+SLACK = 1 << 20  # bytes that a frame may exceed the message limit by: the batch around it
+
+
+class Inbound:
+    """The bound ROUTER; gives (sender's identity, batch, frames) to `receive`."""
+
+    def __init__(
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        loop: asyncio.AbstractEventLoop,
+        url: str,
+        max_message: int,
+        receive: Callable[[bytes, bytes, Sequence[Frame]], None],
+    ) -> None:
+        self._loop = loop
+        self._receive = receive
+        socket = self._socket = context.socket(zmq.ROUTER)
+        socket.setsockopt(zmq.LINGER, 0)
+        socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
+        socket.setsockopt(zmq.RCVHWM, 0)
+        socket.setsockopt(zmq.MAXMSGSIZE, max_message + SLACK)
+        socket.bind(url)
+        self._fd = socket.getsockopt(zmq.FD)
+        loop.add_reader(self._fd, self._drain)
+        loop.call_soon(self._drain)  # what came before the reader was registered makes no edge
+
+    def close(self) -> None:
+        """Stop reading."""
+        if not self._socket.closed:
+            self._loop.remove_reader(self._fd)
+            self._socket.close(0)
+
+    def _drain(self) -> None:
+        socket = self._socket
+        if socket.closed:
+            return
+        receive = socket.recv
+        try:
+            for _ in range(DRAIN_BUDGET):
+                identity = receive(zmq.DONTWAIT)
+                data = receive(zmq.DONTWAIT)
+                frames: Sequence[Any] = ()
+                if socket.getsockopt(zmq.RCVMORE):
+                    frames = [frame.buffer for frame in socket.recv_multipart(zmq.DONTWAIT, copy=False)]
+                self._receive(identity, data, frames)
+                if socket.closed:
+                    return
+        except zmq.Again:
+            return
+        self._loop.call_soon(self._drain)
+
+
+class Outbound:
+    """The DEALER to one incarnation of a peer. All envelopes of one loop turn leave as one message."""
+
+    def __init__(
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        loop: asyncio.AbstractEventLoop,
+        url: str,
+        identity: bytes,
+        schedule: Callable[[Outbound], None],
+    ) -> None:
+        self._loop = loop
+        self._schedule = schedule
+        self._envelopes: list[bytes] = []
+        self._size = 0
+        self._frames: list[Frame] = []
+        self._counts: list[tuple[int, int]] = []
+        self._blocked: deque[tuple[bytes, list[Frame]]] = deque()
+        self.scheduled = False
+        socket = self._socket = context.socket(zmq.DEALER)
+        socket.setsockopt(zmq.LINGER, 0)
+        socket.setsockopt(zmq.IMMEDIATE, 1)
+        socket.setsockopt(zmq.SNDHWM, 0)
+        socket.setsockopt(zmq.ROUTING_ID, identity)
+        socket.connect(url)
+        self._fd = socket.getsockopt(zmq.FD)
+
+    def put(self, data: bytes, frames: Sequence[Frame] = (), *, now: bool = False) -> None:
+        """Add an encoded envelope to this turn's batch; `now` sends it at once if it is the first."""
+        envelopes = self._envelopes
+        envelopes.append(data)
+        self._size += len(data)
+        if frames:
+            self._counts.append((len(envelopes) - 1, len(frames)))
+            self._frames.extend(frames)
+        if (
+            (now and len(envelopes) == 1)
+            or len(envelopes) >= envelope.BATCH_ENVELOPES
+            or (self._size >= envelope.BATCH_BYTES)
+        ):
+            self.flush()
+        elif not self.scheduled:
+            self.scheduled = True
+            self._schedule(self)
+
+    def flush(self) -> None:
+        """Send the batch now."""
+        self.scheduled = False
+        if not self._envelopes or self._socket.closed:
+            return
+        data = envelope.join(self._envelopes, self._counts)
+        frames = self._frames
+        self._envelopes, self._size = [], 0
+        if frames:
+            self._frames, self._counts = [], []
+        if self._blocked or not self._send(data, frames):
+            self._blocked.append((data, frames))
+            if len(self._blocked) == 1:
+                self._loop.add_reader(self._fd, self._unblock)
+                self._loop.call_soon(self._unblock)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether everything put has been handed to ZeroMQ."""
+        return not self._envelopes and not self._blocked
+
+    def close(self) -> None:
+        """Drop what was not sent."""
+        if not self._socket.closed:
+            if self._blocked:
+                self._loop.remove_reader(self._fd)
+                self._blocked.clear()
+            self._envelopes.clear()
+            self._socket.close(0)
+
+    def _send(self, data: bytes, frames: list[Frame]) -> bool:
+        socket = self._socket
+        try:
+            if not frames:
+                socket.send(data, zmq.DONTWAIT)
+                return True
+            socket.send(data, zmq.DONTWAIT | zmq.SNDMORE)
+        except zmq.Again:
+            return False
+        # Once its first part is taken, ZeroMQ takes the whole message.
+        for frame in frames[:-1]:
+            socket.send(frame, zmq.DONTWAIT | zmq.SNDMORE, copy=False)
+        socket.send(frames[-1], zmq.DONTWAIT, copy=False)
+        return True
+
+    def _unblock(self) -> None:
+        if self._socket.closed or not self._blocked:
+            return
+        while self._blocked and self._socket.getsockopt(zmq.EVENTS) & zmq.POLLOUT:
+            data, frames = self._blocked[0]
+            if not self._send(data, frames):
+                return
+            self._blocked.popleft()
+        if not self._blocked:
+            self._loop.remove_reader(self._fd)

@@ -1,0 +1,128 @@
+"""One message on its way through a mailbox, and what becomes of its outcome."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from tinker_actors.actors.actor import Kind, Method
+from tinker_actors.actors.failures import portable
+
+if TYPE_CHECKING:
+    from tinker_actors.actors.call import Chain
+
+
+class Message:
+    """What a mailbox holds. Exactly one of `succeed` and `fail` is called, once.
+
+    Attributes:
+        spec: the method's declaration, set when the mailbox takes the message.
+        done: an outcome was given.
+        cancelled: the sender no longer wants the outcome.
+    """
+
+    __slots__ = ("args", "cancelled", "chain", "deadline", "done", "kwargs", "method", "spec")
+
+    kind: ClassVar[Kind] = Kind.ASK
+    is_tell: ClassVar[bool] = False
+    spec: Method
+
+    def __init__(
+        self, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], chain: Chain, deadline: float | None
+    ) -> None:
+        self.method = method
+        self.args = args
+        self.kwargs = kwargs
+        self.chain = chain
+        self.deadline = deadline
+        self.done = False
+        self.cancelled = False
+
+    def succeed(self, value: Any) -> None:
+        """Give the handler's result to the sender."""
+        raise NotImplementedError
+
+    def fail(self, error: BaseException) -> None:
+        """Give an error to the sender."""
+        raise NotImplementedError
+
+
+class LocalAsk(Message):
+    """An ask from this process: the outcome goes straight into the sender's future."""
+
+    __slots__ = ("future",)
+
+    future: asyncio.Future[Any]
+
+    def succeed(self, value: Any) -> None:
+        self.done = True
+        if not self.future.done():
+            self.future.set_result(value)
+
+    def fail(self, error: BaseException) -> None:
+        self.done = True
+        if not self.future.done():
+            self.future.set_exception(portable(error))
+
+
+class LocalTell(Message):
+    """A tell from this process; a refusal is a dead letter."""
+
+    __slots__ = ("dropped",)
+
+    is_tell = True
+    dropped: Callable[[Message, BaseException], None]
+
+    def succeed(self, value: Any) -> None:
+        self.done = True
+
+    def fail(self, error: BaseException) -> None:
+        self.done = True
+        self.dropped(self, error)
+
+
+class StreamMessage(Message):
+    """A stream: the handler's items go to a sink while the reader's credit lasts."""
+
+    __slots__ = ("_credit_waiter", "credits")
+
+    kind = Kind.STREAM
+
+    def __init__(
+        self, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], chain: Chain, deadline: float | None
+    ) -> None:
+        super().__init__(method, args, kwargs, chain, deadline)
+        self.credits = 0
+        self._credit_waiter: asyncio.Future[None] | None = None
+
+    def put(self, item: Any) -> None:
+        """Send one item to the reader."""
+        raise NotImplementedError
+
+    def grant(self, count: int) -> None:
+        """The reader has room for `count` more items."""
+        self.credits += count
+        waiter = self._credit_waiter
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
+
+    async def produce(self, function: Callable[..., Any]) -> None:
+        """Run the generator `function`, never further ahead than the reader's credit."""
+        generator = function(*self.args, **self.kwargs)
+        try:
+            while True:
+                while self.credits <= 0:
+                    self._credit_waiter = asyncio.get_running_loop().create_future()
+                    try:
+                        await self._credit_waiter
+                    finally:
+                        self._credit_waiter = None
+                try:
+                    item = await anext(generator)
+                except StopAsyncIteration:
+                    return
+                self.credits -= 1
+                self.put(item)
+        finally:
+            await generator.aclose()

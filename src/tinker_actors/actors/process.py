@@ -1,0 +1,126 @@
+"""A child process: started afresh, never forked; noticed at once when it ends; gone when its parent is.
+
+Its standard input is a pipe that the parent keeps open: the first line configures the child, the end of the file
+tells it that the parent is gone. It leads a process group of its own, so that a terminal's Ctrl-C reaches the
+parent only, and so that whatever it leaves behind can be killed with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from tinker_actors.actors.errors import SpawnError
+
+TAIL = 4096  # bytes of a dead child's log that its error carries
+
+_ROOT = str(Path(__file__).resolve().parents[2])
+_BOOT = "import sys; sys.path.insert(0, {root!r}); from tinker_actors.actors.worker import main; main()"
+
+
+class ChildProcess:
+    """One incarnation of a child node. `on_exit` is called with this object on the loop once it has ended."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        config: Mapping[str, Any],
+        log: Path,
+        env: Mapping[str, str] | None,
+        on_exit: Callable[[ChildProcess], None],
+    ) -> None:
+        self._loop = loop
+        self._log = log
+        self._on_exit = on_exit
+        self._pidfd: int | None = None
+        self.ended = loop.create_future()
+        if not sys.executable:
+            raise SpawnError("child nodes need sys.executable, which is not set in this process")
+        with log.open("wb") as output:
+            self._popen = subprocess.Popen(
+                [sys.executable, "-c", _BOOT.format(root=_ROOT)],
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **env} if env else None,
+                process_group=0,
+            )
+        self.pid = self._popen.pid
+        assert self._popen.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._popen.stdin.write(json.dumps(config).encode() + b"\n")
+            self._popen.stdin.flush()
+        self._watch()
+
+    def tail(self) -> str:
+        """The end of what the child wrote."""
+        try:
+            with self._log.open("rb") as log:
+                log.seek(0, os.SEEK_END)
+                log.seek(max(0, log.tell() - TAIL))
+                return log.read().decode(errors="replace")
+        except OSError:
+            return ""
+
+    def how_it_ended(self) -> str:
+        """In words."""
+        code = self._popen.returncode
+        if code is not None and code < 0:
+            with contextlib.suppress(ValueError):
+                return f"was killed by {signal.Signals(-code).name}"
+        return f"exited with status {code}"
+
+    def release(self) -> None:
+        """Close the pipe that keeps the child alive."""
+        if self._popen.stdin is not None:
+            with contextlib.suppress(OSError):
+                self._popen.stdin.close()
+
+    def kill(self) -> None:
+        """End the child, and all that it has started in its group, now."""
+        if self._popen.returncode is None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, signal.SIGKILL)
+
+    def reap(self, timeout: float) -> None:
+        """Wait for the child's end without the loop, after `kill`."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._popen.wait(timeout)
+        self._exited()
+
+    def _watch(self) -> None:
+        if hasattr(os, "pidfd_open"):
+            with contextlib.suppress(OSError):
+                self._pidfd = os.pidfd_open(self.pid)
+                self._loop.add_reader(self._pidfd, self._exited)
+                return
+        threading.Thread(target=self._wait_in_thread, daemon=True).start()
+
+    def _wait_in_thread(self) -> None:
+        self._popen.wait()
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._exited)
+
+    def _exited(self) -> None:
+        if self.ended.done():
+            return
+        # Before it is reaped its process id, and so its group's, can't mean anyone else.
+        self.kill()
+        if self._popen.poll() is None:
+            return
+        if self._pidfd is not None:
+            self._loop.remove_reader(self._pidfd)
+            os.close(self._pidfd)
+            self._pidfd = None
+        self.release()
+        self.ended.set_result(None)
+        self._on_exit(self)

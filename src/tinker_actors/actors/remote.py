@@ -1,0 +1,257 @@
+"""The sender's side of messages to another process: a window for each target, and what waits for answers.
+
+A sender keeps at most the target's mailbox size plus one of messages outstanding at a target, and at most
+`WINDOW_BYTES` of them (one larger message may go alone). What exceeds the window waits here, so memory stays bounded
+at a target that does not read. An ask leaves the window with its answer, a tell when it was served.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from collections import deque
+from collections.abc import Awaitable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from tinker_actors.actors import envelope
+from tinker_actors.actors.call import inherited
+from tinker_actors.actors.codec import Frame
+from tinker_actors.actors.control import SYSTEM_IDS
+from tinker_actors.actors.errors import MailboxFull
+from tinker_actors.actors.ref import Address, Options
+from tinker_actors.actors.stream import Stream
+
+if TYPE_CHECKING:
+    from tinker_actors.actors.node import Node
+
+WINDOW_BYTES = 128 * 1024 * 1024
+
+
+class Pending:
+    """One message of ours at another node, until its last answer. `id` is 0 for tells."""
+
+    __slots__ = ("done", "id", "sent", "size", "target")
+
+    def __init__(self, target: RemoteTarget, ident: int) -> None:
+        self.target = target
+        self.id = ident
+        self.sent = False
+        self.done = False
+        self.size = 0
+
+    def resolve(self, value: Any) -> None:
+        """The reply, or the end of a stream."""
+
+    def reject(self, error: BaseException) -> None:
+        """An error in its place."""
+
+    def item(self, value: Any) -> None:
+        """One item of a stream."""
+
+
+class PendingAsk(Pending):
+    """An ask that waits for its reply."""
+
+    __slots__ = ("future",)
+
+    future: asyncio.Future[Any]
+
+    def resolve(self, value: Any) -> None:
+        self.done = True
+        if not self.future.done():
+            self.future.set_result(value)
+
+    def reject(self, error: BaseException) -> None:
+        self.done = True
+        if not self.future.done():
+            self.future.set_exception(error)
+
+
+class PendingTell(Pending):
+    """A tell that waits for room in the window; `room` is awaited by its sender."""
+
+    __slots__ = ("room",)
+
+    room: asyncio.Future[None]
+
+    def reject(self, error: BaseException) -> None:
+        self.done = True
+        if not self.room.done():
+            self.room.set_exception(error)
+
+
+class PendingStream(Pending):
+    """A stream; also the reader's way back to its producer."""
+
+    __slots__ = ("reader",)
+
+    def __init__(self, target: RemoteTarget, ident: int, reader: Stream) -> None:
+        super().__init__(target, ident)
+        self.reader = weakref.ref(reader)
+
+    def resolve(self, value: Any) -> None:
+        self._finish(None)
+
+    def reject(self, error: BaseException) -> None:
+        self._finish(error)
+
+    def item(self, value: Any) -> None:
+        reader = self.reader()
+        if reader is not None:
+            reader.push(value)
+
+    def grant(self, count: int) -> None:
+        """The reader has room for more."""
+        if not self.done:
+            self.target.node.send(self.target.address.node, [envelope.CREDIT, self.id, count])
+
+    def abandon(self) -> None:
+        """The reader is gone."""
+        if not self.done:
+            self.target.cancel(self)
+
+    def _finish(self, error: BaseException | None) -> None:
+        self.done = True
+        reader = self.reader()
+        if reader is not None:
+            reader.finish(error)
+
+
+class RemoteTarget:
+    """An actor in another process, as every ref to it in this one sees it."""
+
+    __slots__ = ("__weakref__", "_parked", "address", "bytes", "node", "outstanding")
+
+    def __init__(self, node: Node, address: Address) -> None:
+        self.node = node
+        self.address = address
+        self.outstanding = 0
+        self.bytes = 0
+        self._parked: deque[tuple[Pending, bytes, Sequence[Frame]]] = deque()
+
+    async def ask(self, options: Options, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Send an ask and await its outcome; being cancelled cancels the handler."""
+        node = self.node
+        now = node.loop.time()
+        chain, due = inherited(options.timeout, now)
+        pending = PendingAsk(self, node.next_id())
+        future = pending.future = node.loop.create_future()
+        meta = None
+        if chain or due is not None or options.wait is False:
+            meta = [None if due is None else due - now, chain, int(options.wait is False)]
+        self._submit(
+            pending,
+            [envelope.ASK, pending.id, self.address.id, method, list(args), kwargs or None, meta],
+            wait=options.wait is not False,
+        )
+        tick = None if due is None else node.timer.add(future, due, f"{self.address.name}.{method}")
+        try:
+            return await future
+        finally:
+            if tick is not None:
+                node.timer.discard(future, tick)
+            if not pending.done:
+                self.cancel(pending)
+
+    def tell(
+        self, options: Options, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Awaitable[None] | None:
+        """Send a tell; with `wait=True`, an awaitable that first waits for room in the window."""
+        parts = [envelope.TELL, self.address.id, method, list(args), kwargs or None]
+        if options.wait:
+            return self._tell_when_room(parts)
+        self._submit(Pending(self, 0), parts, wait=False)
+        return None
+
+    def stream(self, options: Options, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Stream:
+        """An iterator whose first item sends the call."""
+        node = self.node
+        now = node.loop.time()
+        chain, due = inherited(options.timeout, now)
+
+        def begin(reader: Stream) -> PendingStream:
+            pending = PendingStream(self, node.next_id(), reader)
+            meta = [None if due is None else due - node.loop.time(), chain, int(options.wait is False)]
+            parts = [envelope.STREAM, pending.id, self.address.id, method, list(args), kwargs or None, meta]
+            self._submit(pending, [*parts, options.buffer], wait=options.wait is not False)
+            return pending
+
+        what = f"{self.address.name}.{method}"
+        return Stream(begin, loop=node.loop, timer=node.timer, due=due, buffer=options.buffer, what=what)
+
+    def cancel(self, pending: Pending) -> None:
+        """The sender gave up. The window's place is kept until the target confirms."""
+        if not pending.sent:
+            self._parked = deque(entry for entry in self._parked if entry[0] is not pending)
+            pending.done = True
+        else:
+            self.node.send(self.address.node, [envelope.CANCEL, pending.id])
+
+    def release(self, count: int, size: int) -> None:
+        """Messages left the window; send what waits for their place."""
+        self.outstanding = max(0, self.outstanding - count)
+        self.bytes = max(0, self.bytes - size)
+        while self._parked and self._has_room(self._parked[0][0].size):
+            pending, data, frames = self._parked.popleft()
+            self._send(pending, data, frames)
+            if isinstance(pending, PendingTell) and not pending.room.done():
+                pending.room.set_result(None)
+        if not self.outstanding:
+            self.node.busy.discard(self)
+
+    def reset(self, error: BaseException) -> int:
+        """The target's process is gone: fail what waits here; returns how many tells were never confirmed."""
+        lost, self.outstanding, self.bytes = self.outstanding, 0, 0
+        parked, self._parked = self._parked, deque()
+        for pending, _, _ in parked:
+            pending.reject(error)
+        return lost
+
+    async def _tell_when_room(self, parts: list[Any]) -> None:
+        pending = PendingTell(self, 0)
+        pending.room = self.node.loop.create_future()
+        self._submit(pending, parts, wait=True)
+        if pending.sent:
+            return
+        try:
+            await pending.room
+        finally:
+            if not pending.sent and not pending.done:
+                self.cancel(pending)
+
+    def _submit(self, pending: Pending, parts: list[Any], *, wait: bool) -> None:
+        """Encode, and send or park.
+
+        Raises:
+            UnroutableError, NodeDiedError: there is no such node, or none any more.
+            CodecError: the arguments can't be sent.
+            MailboxFull: no room, and `wait` is False.
+        """
+        node = self.node
+        node.require(self.address.node)
+        data, frames = node.encode(parts)
+        pending.size = len(data) + sum(frame.nbytes for frame in frames)
+        if not self._parked and self._has_room(pending.size):
+            self._send(pending, data, frames)
+        elif wait:
+            self._parked.append((pending, data, frames))
+            node.busy.add(self)
+        else:
+            raise MailboxFull(
+                f"{self.outstanding} messages to {self.address.name} are outstanding, its mailbox size is "
+                f"{self.address.mailbox}"
+            )
+
+    def _has_room(self, size: int) -> bool:
+        return self.outstanding <= self.address.mailbox and (not self.outstanding or self.bytes + size <= WINDOW_BYTES)
+
+    def _send(self, pending: Pending, data: bytes, frames: Sequence[Frame]) -> None:
+        if not self.outstanding:
+            self.node.busy.add(self)
+        self.outstanding += 1
+        pending.sent = True
+        if pending.id:
+            self.bytes += pending.size
+            self.node.pending[pending.id] = pending
+        system = self.address.id < SYSTEM_IDS
+        self.node.send_encoded(self.address.node, data, frames, system=system, urgent=bool(pending.id))

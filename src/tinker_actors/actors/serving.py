@@ -1,0 +1,200 @@
+"""The receiver's side of messages from another process: what one peer asked of actors here."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from tinker_actors.actors import envelope
+from tinker_actors.actors.errors import ActorDiedError
+from tinker_actors.actors.message import Message, StreamMessage
+
+if TYPE_CHECKING:
+    from tinker_actors.actors.call import Chain
+    from tinker_actors.actors.node import Node
+
+TOMBSTONES = 1024  # cancellations remembered for asks that have not come yet
+
+
+class Serving:
+    """The messages of one incarnation of a peer that actors here have not answered yet."""
+
+    def __init__(self, node: Node, peer: int) -> None:
+        self.node = node
+        self.peer = peer
+        self.alive = True
+        self.open: dict[int, RemoteAsk | RemoteStream] = {}
+        self._tombstones: OrderedDict[int, None] = OrderedDict()
+        self._acks: dict[int, int] = {}
+
+    def ask(self, parts: list[Any]) -> None:
+        """An ASK or STREAM envelope."""
+        _, ident, actor, method, args, kwargs, meta, *credits = parts
+        left, chain, nowait = meta or (None, (), 0)
+        due = None if left is None else self.node.loop.time() + left
+        kind = RemoteStream if credits else RemoteAsk
+        message = kind(self, ident, actor, method, tuple(args), kwargs or {}, tuple(chain), due)
+        if isinstance(message, RemoteStream):
+            message.credits = credits[0]
+        self.open[ident] = message
+        if self._tombstones.pop(ident, 0) is None:
+            message.fail(asyncio.CancelledError())
+            return
+        cell = self.node.cells.get(actor)
+        if cell is None:
+            message.fail(ActorDiedError(f"no actor {actor} runs on node {self.node.index} any more"))
+        else:
+            cell.post(message, wait=not nowait)
+
+    def tell(self, parts: list[Any]) -> None:
+        """A TELL envelope."""
+        _, actor, method, args, kwargs = parts
+        message = RemoteTell(self, actor, method, tuple(args), kwargs or {})
+        cell = self.node.cells.get(actor)
+        if cell is None:
+            message.fail(ActorDiedError(f"no actor {actor} runs on node {self.node.index} any more"))
+        else:
+            cell.post(message)
+
+    def cancel(self, ident: int) -> None:
+        """The asker gave up; a cancel that overtook its ask waits for it as a tombstone."""
+        message = self.open.get(ident)
+        if message is None:
+            self._tombstones[ident] = None
+            if len(self._tombstones) > TOMBSTONES:
+                self._tombstones.popitem(last=False)
+            return
+        self._cancel(message)
+
+    def credit(self, ident: int, count: int) -> None:
+        """The reader of a stream has room for more."""
+        message = self.open.get(ident)
+        if isinstance(message, RemoteStream):
+            message.grant(count)
+
+    def reply(self, ident: int, parts: list[Any]) -> None:
+        """The last answer to an ask or a stream."""
+        self.open.pop(ident, None)
+        if self.alive:
+            self.node.answer(self.peer, ident, parts)
+
+    def item(self, ident: int, value: Any) -> None:
+        """One item of a stream.
+
+        Raises:
+            CodecError: the item can't be sent; the stream's producer fails with it.
+        """
+        if self.alive:
+            self.node.send(self.peer, [envelope.ITEM, ident, value])
+
+    def ack(self, actor: int) -> None:
+        """A tell was served or dropped; acknowledged with all others of this loop turn."""
+        if not self._acks:
+            self.node.loop.call_soon(self._send_acks)
+        self._acks[actor] = self._acks.get(actor, 0) + 1
+
+    def close(self) -> None:
+        """The peer is gone: nobody waits for what it asked."""
+        self.alive = False
+        for message in list(self.open.values()):
+            self._cancel(message)
+
+    def _cancel(self, message: RemoteAsk | RemoteStream) -> None:
+        cell = self.node.cells.get(message.actor)
+        if cell is not None:
+            cell.cancel(message)
+
+    def _send_acks(self) -> None:
+        acks, self._acks = self._acks, {}
+        if self.alive:
+            for actor, count in acks.items():
+                self.node.send(self.peer, [envelope.ACK, actor, count])
+
+
+class RemoteAsk(Message):
+    """An ask from another process."""
+
+    __slots__ = ("actor", "ident", "serving")
+
+    def __init__(
+        self,
+        serving: Serving,
+        ident: int,
+        actor: int,
+        method: str,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        chain: Chain,
+        deadline: float | None,
+    ) -> None:
+        super().__init__(method, args, kwargs, chain, deadline)
+        self.serving = serving
+        self.ident = ident
+        self.actor = actor
+
+    def succeed(self, value: Any) -> None:
+        self.done = True
+        self.serving.reply(self.ident, [envelope.REPLY, self.ident, value])
+
+    def fail(self, error: BaseException) -> None:
+        self.done = True
+        self.serving.reply(self.ident, [envelope.ERROR, self.ident, error])
+
+
+class RemoteStream(StreamMessage):
+    """A stream read in another process."""
+
+    __slots__ = ("actor", "ident", "serving")
+
+    def __init__(
+        self,
+        serving: Serving,
+        ident: int,
+        actor: int,
+        method: str,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        chain: Chain,
+        deadline: float | None,
+    ) -> None:
+        super().__init__(method, args, kwargs, chain, deadline)
+        self.serving = serving
+        self.ident = ident
+        self.actor = actor
+
+    def put(self, item: Any) -> None:
+        self.serving.item(self.ident, item)
+
+    def succeed(self, value: Any) -> None:
+        self.done = True
+        self.serving.reply(self.ident, [envelope.END, self.ident])
+
+    def fail(self, error: BaseException) -> None:
+        self.done = True
+        self.serving.reply(self.ident, [envelope.ERROR, self.ident, error])
+
+
+class RemoteTell(Message):
+    """A tell from another process; its end, however it ended, gives its place in the sender's window back."""
+
+    __slots__ = ("actor", "serving")
+
+    is_tell = True
+
+    def __init__(
+        self, serving: Serving, actor: int, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> None:
+        super().__init__(method, args, kwargs, (), None)
+        self.serving = serving
+        self.actor = actor
+
+    def succeed(self, value: Any) -> None:
+        self.done = True
+        self.serving.ack(self.actor)
+
+    def fail(self, error: BaseException) -> None:
+        self.done = True
+        self.serving.node.dead_letter(self, error)
+        self.serving.ack(self.actor)

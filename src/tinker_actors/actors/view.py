@@ -1,0 +1,148 @@
+"""The mesh as a program or an actor sees it: spawn, get, watch, stop."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
+
+from tinker_actors.actors.actor import Actor
+from tinker_actors.actors.errors import SpawnError, UnroutableError
+from tinker_actors.actors.ref import ActorRef
+from tinker_actors.actors.restart import RestartPolicy
+
+if TYPE_CHECKING:
+    from tinker_actors.actors.events import Event
+    from tinker_actors.actors.mailbox import Cell
+    from tinker_actors.actors.node import Node
+
+A = TypeVar("A", bound=Actor)
+
+MAILBOX = 1024  # messages that may wait, unless the spawn says otherwise
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Order:
+    """How an actor is to be spawned."""
+
+    name: str | None
+    node: int | None
+    mailbox: int
+    policy: RestartPolicy
+    parent: int | None
+
+
+class Registry(Protocol):
+    """The directory, or a child node's way to it."""
+
+    async def spawn(self, cls: type[Actor], args: tuple[Any, ...], kwargs: Mapping[str, Any], order: Order) -> ActorRef:
+        """Start an actor."""
+        ...
+
+    async def stop(self, ref: ActorRef, *, drain: bool, timeout: float | None) -> None:
+        """End an actor."""
+        ...
+
+    def watch(self, ref: ActorRef) -> AsyncIterator[Event]:
+        """An actor's events."""
+        ...
+
+
+class MeshView:
+    """What `self.mesh` is inside an actor; a `Mesh` offers the same and owns the nodes besides."""
+
+    def __init__(self, registry: Registry | None, node: Node | None, owner: Cell | None = None) -> None:
+        self._registry = registry
+        self._node = node
+        self._owner = owner
+
+    async def spawn(
+        self,
+        cls: type[A],
+        *args: Any,
+        name: str | None = None,
+        node: int | None = None,
+        restart: RestartPolicy | None = None,
+        mailbox: int = MAILBOX,
+        **kwargs: Any,
+    ) -> A:
+        """Start an actor and return its ref, which a type checker sees as the actor itself.
+
+        Args:
+            cls: the actor's class; for another node it must be importable there (a script's own classes are).
+            *args: arguments of its constructor, as are `**kwargs`. On another node they must be sendable; a restart
+                constructs from the same ones.
+            name: unique in the mesh while the actor lives; for `get`, logs and errors.
+            node: index of the process to hold it; None: the child nodes in turn, or this process if there are none.
+            restart: what becomes of it after a failure; None: `RestartPolicy.never()`.
+            mailbox: messages that may wait for it.
+            **kwargs: see `*args`.
+
+        Raises:
+            SpawnError: the name is taken, there is no such node, or the class can't be found there.
+            Exception: whatever the constructor or `on_start` raised, as an ask would give it.
+        """
+        if not (isinstance(cls, type) and issubclass(cls, Actor)):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise SpawnError(f"only subclasses of Actor can be spawned, got {cls!r}")
+        if mailbox < 1:
+            raise ValueError(f"mailbox must be at least 1, got {mailbox}")
+        registry, _ = self._open()
+        parent = None
+        if self._owner is not None:
+            parent = self._owner.id
+            self._owner.life.has_children = True
+        order = Order(name=name, node=node, mailbox=mailbox, policy=restart or RestartPolicy.never(), parent=parent)
+        return cast(A, await registry.spawn(cls, args, kwargs, order))
+
+    def get(self, name: str) -> Any:
+        """The ref of the living actor that was spawned with this name.
+
+        Raises:
+            LookupError: there is none.
+        """
+        _, node = self._open()
+        ref = node.names.get(name)
+        if ref is None:
+            raise LookupError(f"no actor is named {name!r}; named are: {', '.join(sorted(node.names)) or 'none'}")
+        return ref
+
+    async def stop(self, actor: Actor | ActorRef, *, drain: bool = True, timeout: float | None = None) -> None:
+        """End an actor for good and wait until it has.
+
+        It takes no new messages; with `drain` those in its mailbox are still served, for at most `timeout` seconds,
+        then `on_stop` runs and the actors that it spawned are ended. Without `drain` the present message is cancelled
+        and what waits fails with `ActorStoppedError`.
+        """
+        registry, _ = self._open()
+        await registry.stop(_ref(actor), drain=drain, timeout=timeout)
+
+    def watch(self, actor: Actor | ActorRef) -> AsyncIterator[Event]:
+        """The `Restarted` and at last the `Terminated` events of an actor, from now on."""
+        registry, _ = self._open()
+        return registry.watch(_ref(actor))
+
+    @property
+    def nodes(self) -> int:
+        """The number of nodes, this process included; they have the indices 0 to `nodes - 1`."""
+        return self._open()[1].count
+
+    @property
+    def node(self) -> int:
+        """The index of this process's node."""
+        return self._open()[1].index
+
+    @property
+    def dead_letters(self) -> int:
+        """Tells sent from or served on this node that failed or reached nobody."""
+        return self._open()[1].dead_letters
+
+    def _open(self) -> tuple[Registry, Node]:
+        if self._registry is None or self._node is None:
+            raise UnroutableError("the mesh is not running: use it inside `async with`")
+        return self._registry, self._node
+
+
+def _ref(actor: Any) -> ActorRef:
+    if not isinstance(actor, ActorRef):
+        raise TypeError(f"expected the ref of an actor, got {type(actor).__name__}")
+    return actor
