@@ -81,13 +81,20 @@ def _add(y_NO: Tensor, x_NI: Tensor, a_RI: Tensor | None, b_OR: Tensor | None, s
     """One adapter's rows. This runs for every adapter of every projection: small adapters feel each call in it."""
     assert a_RI is not None
     assert b_OR is not None
-    work = y_NO.dtype if y_NO.dtype == torch.float64 else torch.float32
+    work = torch.float64 if y_NO.dtype == torch.float64 else torch.float32
+    # a conversion to the same dtype copies nothing, yet costs as much as a small product
+    if x_NI.dtype != work:
+        x_NI = x_NI.to(work)
+    if a_RI.dtype != work:
+        a_RI = a_RI.to(work)
+    if b_OR.dtype != work:
+        b_OR = b_OR.to(work)
     try:
-        shrunk_NR = torch.mm(x_NI.to(work), a_RI.to(work).t())
+        shrunk_NR = torch.mm(x_NI, a_RI.t())
         if y_NO.dtype == work:
-            y_NO.addmm_(shrunk_NR, b_OR.to(work).t(), alpha=scale)
+            y_NO.addmm_(shrunk_NR, b_OR.t(), alpha=scale)
         else:
-            y_NO.copy_(torch.addmm(y_NO.to(work), shrunk_NR, b_OR.to(work).t(), alpha=scale))
+            y_NO.copy_(torch.addmm(y_NO.to(work), shrunk_NR, b_OR.t(), alpha=scale))
     except RuntimeError as error:
         raise KernelError(
             f"slot {slot}: A {tuple(a_RI.shape)} and B {tuple(b_OR.shape)} do not fit "
