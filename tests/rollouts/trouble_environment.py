@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import sys
 
 from tinker_actors.environments import Environment, Step
 
@@ -27,4 +28,5 @@ class Trouble(Environment):
             os.kill(os.getpid(), signal.SIGKILL)
         if self.turn == 1:
             return Step(observation="and?")
-        return Step(reward=float(self.rng.random() < 0.5), terminated=True, metrics={"length": len(action)})
+        heavy = {"torch", "transformers"} & set(sys.modules)
+        return Step(reward=float(self.rng.random() < 0.5), terminated=True, metrics={"heavy": len(heavy)})
