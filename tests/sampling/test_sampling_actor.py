@@ -99,7 +99,7 @@ async def test_a_deadline_ends_an_ask_and_frees_its_rows(publisher):
 
 
 async def test_a_refresh_is_served_while_requests_run(publisher):
-    one, two = publisher.lora("p", seed=1), publisher.lora("p", seed=2)
+    one, two = publisher.lora("p", seed=1, std=0.05), publisher.lora("p", seed=2)
     async with Mesh() as mesh:
         sampler = await mesh.spawn(Sampler, **options(publisher))
         await sampler.refresh([one.handle])
