@@ -1,7 +1,9 @@
 """From names and paths to environments."""
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -42,6 +44,15 @@ def test_a_file_with_one_environment_needs_no_class_name(write):
     assert (factory.name, factory.environment.__name__) == ("my_env", "Sum")
     assert factory().top == 5
     assert factory() is not factory()
+
+
+def test_an_edited_file_is_loaded_anew(write):
+    file = write(SUM)
+    first = load_environment(str(file)).environment
+    assert load_environment(str(file)).environment is first
+    write(SUM.replace("1+1=", "2+2="))
+    os.utime(file, ns=(0, 0))
+    assert load_environment(str(file))().reset(0) == "2+2="
 
 
 def test_a_folder_is_named_after_itself(write):
@@ -141,6 +152,14 @@ def test_an_environment_without_constructor_takes_no_option(write):
     file = write(bare.replace("        self.top = top\n", ""), "bare.py")
     with pytest.raises(ConfigError, match=r"no option 'top' \(its options are none\)"):
         load_environment(str(file), top=1)
+
+
+def test_the_example_of_the_documentation_is_a_whole_file(write):
+    page = Path(__file__).parents[2] / "docs" / "environments.md"
+    example = page.read_text(encoding="utf-8").split("```python\n")[1].split("```")[0]
+    environment = load_environment(str(write(example, "sum.py")))()
+    a, b = environment.reset(3).removesuffix("=").split("+")
+    assert environment.step(str(int(a) + int(b))).reward == 1.0
 
 
 def test_these_rooms_load_neither_torch_nor_transformers():

@@ -8,7 +8,7 @@ from tokenizers import Tokenizer as Backend
 from tokenizers.models import BPE
 
 from tinker_actors.coordinator import run_episode
-from tinker_actors.data import EpisodeEnd, Message, Task, TurnEnd, rl_datums
+from tinker_actors.data import EpisodeEnd, Message, Task, ToolCall, TurnEnd, rl_datums, tool_results
 from tinker_actors.environments import DemonstrationAgent, Environment, PolicyAgent, Step
 from tinker_actors.errors import ConfigError, ContextOverflowError
 from tinker_actors.models import Renderer, Tokenizer
@@ -115,6 +115,20 @@ async def test_a_sampled_stop_token_is_in_the_history_once_and_trained():
     first = episode.trajectory("agent").turns[0]
     assert (first.action, first.logprobs, first.text) == ((5, 10), (-0.1, -0.2), "5")
     assert sampler.requests[0].params.stop_tokens == (10,)
+
+
+async def test_tool_results_are_observed_once_each_in_call_order():
+    calls = [ToolCall(id=f"c{number}", name="f", arguments="{}") for number in range(3)]
+    results = tool_results(calls, {"c2": "3", "c0": "1", "c1": "2"})
+    agent, sampler = policy_agent(Renderer(digits(), "plain"), [(9, 10), (9, 10)])
+    episode = await play(Talk("0", results), agent)
+    second = episode.trajectory("agent").turns[1]
+    assert [(message.content, message.tool_call_id) for message in second.messages] == [
+        ("1", "c0"),
+        ("2", "c1"),
+        ("3", "c2"),
+    ]
+    assert sampler.requests[1].prompt == (0, 9, 10, 1, 2, 3)
 
 
 async def test_a_turn_records_how_it_was_sampled_and_every_turn_has_a_seed_of_its_own():

@@ -17,6 +17,8 @@ from tinker_actors.errors import ConfigError
 
 logger = logging.getLogger(__name__)
 
+_LONGEST_MESSAGE = 500  # characters of an exception's message: some carry whole documents
+
 
 async def run_episode(
     environment: Environment | LiveEnvironment,
@@ -69,6 +71,8 @@ def describe_error(error: BaseException) -> str:
     'IndexError: list index out of range'
     """
     message = " ".join(str(error).split())
+    if len(message) > _LONGEST_MESSAGE:
+        message = f"{message[:_LONGEST_MESSAGE]}..."
     frames = traceback.extract_tb(error.__traceback__)
     where = f" ({frames[-1].filename.rpartition('/')[2]}:{frames[-1].lineno})" if frames else ""
     return f"{type(error).__name__}{': ' if message else ''}{message}{where}"

@@ -129,7 +129,8 @@ def _name_of(file: Path) -> str:
 
 
 def _import_file(file: Path) -> ModuleType:
-    digest = hashlib.blake2b(str(file).encode(), digest_size=6).hexdigest()
+    # a file that was edited since it was loaded is another module
+    digest = hashlib.blake2b(f"{file} {file.stat().st_mtime_ns}".encode(), digest_size=6).hexdigest()
     module_name = f"tinker_actors_environment_{_name_of(file)}_{digest}"
     if module_name in sys.modules:
         return sys.modules[module_name]
