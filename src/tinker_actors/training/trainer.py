@@ -42,7 +42,8 @@ class Trainer(Actor):
         base_model: The base model's name in the catalogue.
         store: Folder of the snapshot store.
         dtype: The base's dtype; adapters and fully trained weights are fp32.
-        threads: Threads that torch computes with, in the whole process; None leaves torch's own choice.
+        threads: Threads that torch uses for this trainer's work (not for others' in the process); None leaves torch's
+            own choice.
     """
 
     def __init__(self, *, base_model: str, store: str, dtype: str = "float32", threads: int | None = None) -> None:
@@ -55,7 +56,7 @@ class Trainer(Actor):
     async def on_start(self) -> None:
         """Load the base model."""
         if self._threads is not None:
-            await self._run(torch.set_num_threads, self._threads)
+            await self._run(_compute_with, self._threads)
         self._engine = await self._run(self._open)
 
     async def on_stop(self) -> None:
@@ -123,3 +124,9 @@ class Trainer(Actor):
             if not future.cancelled():
                 future.exception()  # the asker is gone: nobody else will look at it
             raise
+
+
+def _compute_with(threads: int) -> None:
+    """Set the number of threads that torch uses for work that this thread starts."""
+    torch.get_num_threads()  # a thread's first use of torch resets the number, so that comes first
+    torch.set_num_threads(threads)
