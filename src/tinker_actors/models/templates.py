@@ -58,24 +58,31 @@ class ChatTemplate:
         Raises:
             ModelError: The template refuses the messages (it may raise on purpose) or fails.
         """
-        conversation = [_as_mapping(message) for message in messages]
         try:
-            return self._template.render(
-                self._variables, messages=conversation, add_generation_prompt=generation_prompt
-            )
+            try:
+                return self._render(messages, generation_prompt, parse_arguments=True)
+            except TypeError:  # some templates write arguments as text, most as a value through tojson
+                return self._render(messages, generation_prompt, parse_arguments=False)
         except (jinja2.TemplateError, TypeError, ValueError, LookupError) as error:
             roles = ", ".join(message.role for message in messages)
             raise ModelError(f"the chat template can't render messages with roles [{roles}]: {error}") from error
 
+    def _render(self, messages: Sequence[Message], generation_prompt: bool, *, parse_arguments: bool) -> str:
+        conversation = [_as_mapping(message, parse_arguments) for message in messages]
+        return self._template.render(self._variables, messages=conversation, add_generation_prompt=generation_prompt)
 
-def _as_mapping(message: Message) -> dict[str, Any]:
+
+def _as_mapping(message: Message, parse_arguments: bool) -> dict[str, Any]:
     entry: dict[str, Any] = {"role": message.role, "content": message.content}
     if message.tool_calls:
         entry["tool_calls"] = [
             {
                 "id": call.id,
                 "type": "function",
-                "function": {"name": call.name, "arguments": _arguments(call.arguments)},
+                "function": {
+                    "name": call.name,
+                    "arguments": _parsed(call.arguments) if parse_arguments else call.arguments,
+                },
             }
             for call in message.tool_calls
         ]
@@ -86,12 +93,11 @@ def _as_mapping(message: Message) -> dict[str, Any]:
     return entry
 
 
-def _arguments(text: str) -> Any:
-    # Templates write arguments with tojson, so they want the parsed value; what was not JSON stays as it was sampled.
+def _parsed(text: str) -> Any:
     try:
         return json.loads(text)
     except ValueError:
-        return text
+        return text  # what is not JSON stays as it was sampled
 
 
 class _Generation(Extension):
