@@ -270,11 +270,11 @@ async def test_a_deadline_holds_against_code_that_catches_its_cancellation():
 async def test_the_turn_deadline_begins_anew_with_each_turn():
     class Paces(Scenes):
         async def step(self, action):
-            await asyncio.sleep(0.06)
+            await asyncio.sleep(0.1)
             self.heard.append(action)
             return Step(observation="next") if len(self.heard) < 4 else Step(terminated=True)
 
-    episode = await play(Paces("go"), EpisodeLimits(turn_seconds=0.2))
+    episode = await play(Paces("go"), EpisodeLimits(turn_seconds=0.35))
     assert (episode.end, episode.error) == (EpisodeEnd.TERMINATED, None)
 
 

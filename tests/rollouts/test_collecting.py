@@ -172,7 +172,7 @@ async def test_a_silent_workers_rollouts_go_to_others_and_its_late_results_are_d
                 yield rollout
 
     other = Slow()
-    collected = await collect([silent, other], wanted, retries=Retries(silence_seconds=0.05), on_event=on_event)
+    collected = await collect([silent, other], wanted, retries=Retries(silence_seconds=0.3), on_event=on_event)
     assert ids(collected) == [rollout.id for rollout in wanted.rollouts]
     assert collected.failures == ()
     assert collected.late >= 1

@@ -107,7 +107,7 @@ async def test_one_environment_that_sleeps_and_one_that_raises_cost_only_their_g
         groups=32,
         group_size=2,
         tasks=tasks,
-        limits=EpisodeLimits(turn_seconds=0.5, episode_seconds=5.0),
+        limits=EpisodeLimits(turn_seconds=1.0, episode_seconds=5.0),
     )
     workers = [await worker(TROUBLE), await worker(TROUBLE)]
     collected = await asyncio.wait_for(collect(workers, wanted), 10)
