@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tinker_actors.actors import envelope, main_module
-from tinker_actors.actors.errors import ActorError, NodeDiedError, SpawnError
+from tinker_actors.actors.errors import NodeDiedError, SpawnError
 from tinker_actors.actors.process import ChildProcess
 from tinker_actors.actors.restart import RestartHistory, RestartPolicy
 from tinker_actors.actors.worker import system_address
+from tinker_actors.errors import ActorError
 
 if TYPE_CHECKING:
     from tinker_actors.actors.directory import Directory, Entry

@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import logging
 import weakref
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -18,7 +18,7 @@ from tinker_actors.actors.errors import ActorDiedError, ActorStoppedError, Mailb
 from tinker_actors.actors.events import Event, Restarted, Terminated
 from tinker_actors.actors.lifecycle import Lifecycle
 from tinker_actors.actors.mailbox import Cell
-from tinker_actors.actors.node import Node
+from tinker_actors.actors.node import ENDED, Node
 from tinker_actors.actors.ref import ActorRef, Address
 from tinker_actors.actors.restart import Restart, RestartHistory, RestartPolicy
 from tinker_actors.actors.view import MeshView, Order
@@ -81,6 +81,7 @@ class Directory:
         self.node = node
         self.agents: dict[int, ActorRef] = {}
         self.entries: dict[int, Entry] = {}
+        self._reasons: OrderedDict[int, BaseException | None] = OrderedDict()
         self._taken: set[str] = set()
         self._next_id = itertools.count(SYSTEM_IDS).__next__
         self._next_node = itertools.count().__next__
@@ -215,8 +216,12 @@ class Directory:
 
     def forget(self, entry: Entry, reason: BaseException | None) -> None:
         """Remove an actor that has ended: free its name, tell its watchers, escalate to its parent."""
-        if self.entries.pop(entry.ref.address.id, None) is None:
+        ident = entry.ref.address.id
+        if self.entries.pop(ident, None) is None:
             return
+        self._reasons[ident] = reason
+        if len(self._reasons) > ENDED:
+            self._reasons.popitem(last=False)
         if entry.name:
             self._taken.discard(entry.name)
             if self.node.names.pop(entry.name, None) is not None:
@@ -250,9 +255,7 @@ class Directory:
         if entry is not None:
             entry.watches.add(watch)
         else:
-            cell = ref.target
-            reason = cell.reason if isinstance(cell, Cell) else None
-            watch.put(Terminated(ref=ref, reason=reason))
+            watch.put(Terminated(ref=ref, reason=self._reasons.get(ref.address.id)))
         return watch
 
     # Nodes

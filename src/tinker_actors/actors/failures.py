@@ -65,7 +65,7 @@ def put_together(parts: list[Any]) -> Exception:
         return RemoteError(tag, ", ".join(map(str, args)), text)
     try:
         # Builtins keep state that only their constructor sets; others may take other arguments than their `args`.
-        error = kind(*args) if kind.__module__ == "builtins" else kind.__new__(kind, *args)
+        error = kind(*args) if kind.__module__ == "builtins" else _bare(kind, args)
     except Exception:  # a constructor that its own args don't satisfy
         return RemoteError(tag, ", ".join(map(str, args)), text)
     error.args = tuple(args)
@@ -77,8 +77,17 @@ def put_together(parts: list[Any]) -> Exception:
 
 def exception_class(tag: str) -> type[Exception] | None:
     """The exception class that a tag names, or None."""
-    if tag.startswith("builtins:"):
-        kind = getattr(builtins, tag.removeprefix("builtins:"), None)
-    else:
-        kind = tags.find(tag)
+    home, _, name = tag.partition(":")
+    kind = getattr(builtins, name, None) if home == "builtins" else tags.find(tag)
     return kind if isinstance(kind, type) and issubclass(kind, Exception) else None
+
+
+def _bare(kind: type[Exception], args: list[Any]) -> Exception:
+    """An instance whose `__init__` was not run; several builtin bases leave only one `__new__` that fits."""
+    for base in kind.__mro__:
+        if "__new__" in vars(base):
+            try:
+                return base.__new__(kind, *args)
+            except TypeError:
+                continue
+    raise TypeError(f"{kind.__qualname__} can't be made from {args!r}")

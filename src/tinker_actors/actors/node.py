@@ -7,6 +7,7 @@ import contextvars
 import itertools
 import logging
 import weakref
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
@@ -19,6 +20,7 @@ from tinker_actors.actors.mailbox import Cell
 from tinker_actors.actors.ref import ActorRef, Address, Options, Target
 from tinker_actors.actors.remote import Pending, RemoteTarget
 from tinker_actors.actors.serving import Serving
+from tinker_actors.errors import ActorError
 
 if TYPE_CHECKING:
     import zmq
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+ENDED = 4096  # actors whose end a node remembers, to say how they ended
 MAX_MESSAGE = 512 * 1024 * 1024  # bytes of one message and its frames
 
 
@@ -73,7 +76,7 @@ class Gone:
         self._address = address
 
     def _refuse(self) -> NoReturn:
-        raise ActorDiedError(f"actor {self._address.name} no longer runs on node {self._address.node}")
+        raise self._node.refusal(self._address.id)
 
     async def ask(self, options: Options, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Refuse."""
@@ -105,6 +108,7 @@ class Node:
         self.codec = Codec(self)
         self.cells: dict[int, Cell] = {}
         self.names: dict[str, ActorRef] = {}
+        self._ended: OrderedDict[int, Cell] = OrderedDict()
         self.pending: dict[int, Pending] = {}
         self.busy: set[RemoteTarget] = set()
         self.dead_letters = 0
@@ -200,8 +204,18 @@ class Node:
     def ended(self, cell: Cell, failure: BaseException | None) -> None:
         """Forget and report a cell that has ended."""
         self.cells.pop(cell.id, None)
+        self._ended[cell.id] = cell
+        if len(self._ended) > ENDED:
+            self._ended.popitem(last=False)
         if self.supervisor is not None and cell.id >= SYSTEM_IDS:
             self.supervisor.report(CellEnded(id=cell.id, reason=failure))
+
+    def refusal(self, ident: int) -> ActorError:
+        """Why an actor of this node that isn't in `cells` takes no messages."""
+        cell = self._ended.get(ident)
+        if cell is not None:
+            return cell.refusal()
+        return ActorDiedError(f"actor {ident} no longer runs on node {self.index}")
 
     async def stop_children(self, parent: int) -> None:
         """End every actor that `parent` spawned."""

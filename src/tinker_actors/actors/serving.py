@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from tinker_actors.actors import envelope
-from tinker_actors.actors.errors import ActorDiedError
 from tinker_actors.actors.message import Message, StreamMessage
 
 if TYPE_CHECKING:
@@ -44,7 +43,7 @@ class Serving:
             return
         cell = self.node.cells.get(actor)
         if cell is None:
-            message.fail(ActorDiedError(f"no actor {actor} runs on node {self.node.index} any more"))
+            message.fail(self.node.refusal(actor))
         else:
             cell.post(message, wait=not nowait)
 
@@ -54,7 +53,7 @@ class Serving:
         message = RemoteTell(self, actor, method, tuple(args), kwargs or {})
         cell = self.node.cells.get(actor)
         if cell is None:
-            message.fail(ActorDiedError(f"no actor {actor} runs on node {self.node.index} any more"))
+            message.fail(self.node.refusal(actor))
         else:
             cell.post(message)
 

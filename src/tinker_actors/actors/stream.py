@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import weakref
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
+from tinker_actors.actors.errors import DeadlineExceeded
 from tinker_actors.actors.failures import portable
 from tinker_actors.actors.message import StreamMessage
 
 if TYPE_CHECKING:
-    from tinker_actors.actors.call import Chain
     from tinker_actors.actors.deadlines import CoarseTimer
 
 
@@ -81,6 +81,9 @@ class Stream:
 
     async def __anext__(self) -> Any:
         self.open()
+        if self._due is not None and not self._ended and self._loop.time() >= self._due:
+            self._abandon()
+            raise DeadlineExceeded(f"{self._what} was not read to its end by its deadline")
         while not self._items:
             if self._ended:
                 error, self._error = self._error, None
@@ -120,7 +123,7 @@ class Stream:
         tick = None if self._due is None else self._timer.add(waiter, self._due, self._what)
         try:
             await waiter
-        except TimeoutError:
+        except DeadlineExceeded:
             self._abandon()
             raise
         finally:
@@ -132,21 +135,19 @@ class Stream:
 class LocalStream(StreamMessage):
     """A stream within one process: items pass by reference."""
 
-    __slots__ = ("_cancel", "_push_to")
+    __slots__ = ("_cancel", "_reader")
 
-    def __init__(
-        self, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], chain: Chain, deadline: float | None
-    ) -> None:
-        super().__init__(method, args, kwargs, chain, deadline)
+    _cancel: Callable[[StreamMessage], None]
+    _reader: weakref.ref[Stream]
 
     def connect(self, reader: Stream, cancel: Callable[[StreamMessage], None]) -> None:
         """Bind to the reader weakly, so that a dropped reader can abandon the stream."""
-        self._push_to = weakref.ref(reader)
+        self._reader = weakref.ref(reader)
         self._cancel = cancel
         self.credits = reader.buffer
 
     def put(self, item: Any) -> None:
-        reader = self._push_to()
+        reader = self._reader()
         if reader is not None:
             reader.push(item)
 
@@ -163,6 +164,6 @@ class LocalStream(StreamMessage):
 
     def _finish(self, error: BaseException | None) -> None:
         self.done = True
-        reader = self._push_to()
+        reader = self._reader()
         if reader is not None:
             reader.finish(error)
