@@ -94,6 +94,11 @@ class Mesh(MeshView):
         """The process ids of the child nodes, by node index."""
         return {} if self._children is None else self._children.pids
 
+    @property
+    def folder(self) -> Path | None:
+        """Where the sockets and logs of the child nodes are while the mesh runs; None without child nodes."""
+        return self._folder
+
     async def _start_children(self, node: Node, directory: Directory) -> None:
         from tinker_actors.actors.children import Children
         from tinker_actors.actors.worker import system_address

@@ -137,7 +137,7 @@ class MeshView:
         return self._open()[1].dead_letters
 
     def _open(self) -> tuple[Registry, Node]:
-        if self._registry is None or self._node is None:
+        if self._registry is None or self._node is None or self._node.closed:
             raise UnroutableError("the mesh is not running: use it inside `async with`")
         return self._registry, self._node
 
