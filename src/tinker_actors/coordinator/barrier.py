@@ -33,7 +33,7 @@ class Barrier:
 
     def __init__(self, agents: Mapping[str, Agent]) -> None:
         self._agents = agents
-        self.waiting_for: dict[str, tuple[Message, ...]] = {}
+        self.waiting_for: Mapping[str, tuple[Message, ...]] = {}
 
     async def act(self, observations: Mapping[str, tuple[Message, ...]]) -> dict[str, Action]:
         """Let each seat answer its observation, all at the same time; return once all have.
@@ -41,9 +41,9 @@ class Barrier:
         Raises:
             SeatFailedError: One failed. The others have been cancelled and have ended by then.
         """
-        self.waiting_for = dict(observations)
         if len(observations) == 1:
             # A turn-based game opens a barrier for one seat at a time: a task of its own would buy nothing.
+            self.waiting_for = observations
             ((seat, messages),) = observations.items()
             actions = {seat: await self._answer(seat, messages)}
         else:
@@ -52,11 +52,16 @@ class Barrier:
         return actions
 
     async def _answer_together(self, observations: Mapping[str, tuple[Message, ...]]) -> dict[str, Action]:
+        waiting_for = self.waiting_for = dict(observations)
+
+        async def answer(seat: str, messages: tuple[Message, ...]) -> Action:
+            action = await self._answer(seat, messages)
+            del waiting_for[seat]
+            return action
+
         try:
             async with asyncio.TaskGroup() as group:
-                tasks = {
-                    seat: group.create_task(self._answer(seat, messages)) for seat, messages in observations.items()
-                }
+                tasks = {seat: group.create_task(answer(seat, messages)) for seat, messages in observations.items()}
         except ExceptionGroup as failures:
             first = failures.exceptions[0]  # the one that made the group cancel the others
             raise first from first.__cause__
@@ -70,7 +75,6 @@ class Barrier:
             if isinstance(error, asyncio.CancelledError) and is_cancelled():
                 raise
             raise SeatFailedError(seat, error) from error
-        del self.waiting_for[seat]
         return action
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import traceback
 from collections.abc import Awaitable, Mapping
 from dataclasses import replace
@@ -17,6 +18,7 @@ from tinker_actors.errors import ConfigError
 
 logger = logging.getLogger(__name__)
 
+_SLACK = 0.05  # share of `turn_seconds` by which a turn may be longer: quick turns then leave the timer alone
 _LONGEST_MESSAGE = 500  # characters of an exception's message: some carry whole documents
 
 
@@ -122,23 +124,29 @@ class _Play:
             return EpisodeEnd.FAILED, self._failed(error, clock)
 
     async def _play(self, clock: asyncio.Timeout, whole: float | None) -> EpisodeEnd:
-        self._rewind(clock, whole)
+        timed = whole is not None or self._limits.turn_seconds is not None
+        if timed:
+            self._rewind(clock, whole)
         observations = await self._live.reset(self._task.seed)
         limit = min(self._live.max_turns, self._limits.max_turns or self._live.max_turns)
         for self._number in range(limit):
-            self._rewind(clock, whole)
+            if timed:
+                self._rewind(clock, whole)
             self._stage = "act"
             actions = await self._barrier.act(observations)
+            overflowed = False
             for seat, action in actions.items():
                 self._record(seat, action)
-            if any(action.end is TurnEnd.CONTEXT_OVERFLOW for action in actions.values()):
+                overflowed |= action.end is TurnEnd.CONTEXT_OVERFLOW
+            if overflowed:
                 return EpisodeEnd.TRUNCATED
             self._stage, self._acted = "step", tuple(actions)
             outcome = await self._live.step({seat: action.text for seat, action in actions.items()})
             self._acted = ()
             for seat, reward in outcome.rewards.items():
                 self._reward(seat, reward)
-            self._metrics.update(outcome.metrics)
+            if outcome.metrics:
+                self._metrics.update(outcome.metrics)
             if outcome.terminated or outcome.truncated:
                 return EpisodeEnd.TERMINATED if outcome.terminated else EpisodeEnd.TRUNCATED
             observations = outcome.observations
@@ -148,17 +156,22 @@ class _Play:
         """Move the deadline to the end of the turn that begins, or of the episode if that is sooner."""
         if clock.expired():  # something caught the cancellation by which the deadline makes itself known
             raise TimeoutError
-        seconds = self._limits.turn_seconds
-        turn = None if seconds is None else asyncio.get_running_loop().time() + seconds
-        ends = [when for when in (turn, whole) if when is not None]
-        if ends:
-            clock.reschedule(min(ends))
+        now, seconds, standing = asyncio.get_running_loop().time(), self._limits.turn_seconds, clock.when()
+        if seconds is None:
+            wanted = whole
+        elif standing is not None and standing >= min(now + seconds, whole or math.inf):
+            return
+        else:
+            wanted = min(now + seconds * (1 + _SLACK), whole or math.inf)
+        if wanted != standing:
+            clock.reschedule(wanted)
 
     def _record(self, seat: str, action: Action) -> None:
-        rewards = [turn.reward for turn in action.turns]
-        rewards[-1] += self._early.pop(seat, 0.0)
-        self._turns[seat].extend(action.turns)
-        self._rewards[seat].extend(rewards)
+        rewards = self._rewards[seat]
+        rewards += [turn.reward for turn in action.turns]
+        self._turns[seat] += action.turns
+        if self._early:
+            rewards[-1] += self._early.pop(seat, 0.0)
 
     def _reward(self, seat: str, reward: float) -> None:
         if self._rewards[seat]:

@@ -52,6 +52,7 @@ class LiveEnvironment:
         self.seats = environment.seats
         self.max_turns = environment.max_turns
         self._first = next(iter(self.seats))
+        self._known = frozenset(self.seats)
         environment.rng = random.Random(luck)
         self._environment = environment
         self._thread: CallThread | None = None
@@ -75,7 +76,12 @@ class LiveEnvironment:
             WrongReturnError: The environment didn't return a `Step` that can be used.
         """
         action = dict(actions) if len(self.seats) > 1 else actions[self._first]
-        step = await self._call(self._environment.step, action)
+        if self._environment.blocking:
+            step = await self._call(self._environment.step, action)
+        else:  # the hot path, without a coroutine of its own
+            step = self._environment.step(action)
+            if not isinstance(step, Step) and hasattr(step, "__await__"):
+                step = await step
         if not isinstance(step, Step):
             raise WrongReturnError(
                 f"{self.name}.step returned {_shown(step)}; a Step is needed, such as Step(reward=1.0, terminated=True)"
@@ -128,7 +134,8 @@ class LiveEnvironment:
         return await returned if hasattr(returned, "__await__") else returned
 
     def _observations(self, method: str, given: Any) -> dict[str, tuple[Message, ...]]:
-        if not isinstance(given, Mapping):
+        # the plain dict first: asking an abstract class is slow
+        if type(given) is not dict and not isinstance(given, Mapping):
             if len(self.seats) > 1:
                 raise WrongReturnError(
                     f"{self.name}.{method} returned {_shown(given)} as observation; with seats {self.seats} "
@@ -142,6 +149,8 @@ class LiveEnvironment:
                 "one seat is needed to go on, terminated=True to end"
             )
         self._check_seats(method, "observations", by_seat)
+        if len(by_seat) == 1:
+            return {seat: self._messages(method, observation) for seat, observation in by_seat.items()}
         # In the order of `seats`, whatever order the mapping has, so that nothing depends on it.
         return {seat: self._messages(method, by_seat[seat]) for seat in self.seats if seat in by_seat}
 
@@ -160,7 +169,7 @@ class LiveEnvironment:
         )
 
     def _rewards(self, given: Any) -> dict[str, float]:
-        if not isinstance(given, Mapping):
+        if type(given) is not dict and not isinstance(given, Mapping):
             reward = self._reward(self._first, given)
             if len(self.seats) == 1:
                 return {self._first: reward} if reward else {}
@@ -196,6 +205,8 @@ class LiveEnvironment:
         return checked
 
     def _check_seats(self, method: str, field: str, by_seat: Mapping[Any, Any]) -> None:
+        if by_seat.keys() <= self._known:
+            return
         if strangers := [seat for seat in by_seat if seat not in self.seats]:
             raise WrongReturnError(
                 f"{self.name}.{method} returned {field} for seats {strangers}; its seats are {list(self.seats)}"
