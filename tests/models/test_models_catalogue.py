@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -97,6 +98,20 @@ def test_tiny_tokenizer_spells_every_character_and_keeps_pad_apart_from_end() ->
     assert tokenizer.token_text(tokenizer.encode("7")[0]) == "7"
     with pytest.raises(ModelError, match="not in the vocabulary"):
         tokenizer.token_text(tokenizer.vocab_size)
+
+
+def test_tokenizer_is_read_once_until_its_file_changes(tmp_path) -> None:
+    from tinker_actors.models.catalogue import load_tokenizer as load
+
+    assert load("tiny-llama") is load("tiny-qwen3")
+    for name in ("config.json", "model.safetensors"):
+        (tmp_path / name).write_text("{}")
+    for name, content in _tiny_files().items():
+        (tmp_path / name).write_text(content)
+    first = load(str(tmp_path))
+    assert load(str(tmp_path)) is first
+    os.utime(tmp_path / "tokenizer.json", ns=(1, 1))
+    assert load(str(tmp_path)) is not first
 
 
 def test_tokenizer_falls_back_to_a_temporary_folder_where_the_cache_is_a_file(tmp_path, monkeypatch) -> None:

@@ -101,7 +101,7 @@ def load_base(name: str, dtype: str = "float32") -> BaseModel:
 
 
 def release_base(name: str, dtype: str | None = None) -> None:
-    """Forget a base model in one dtype, or in all. Unknown names are fine: nothing is held for them."""
+    """Forget a base model, by its canonical name, in one dtype or in all; nothing happens if it is not loaded."""
     with _lock:
         for key in [key for key in _bases if key[0] == name and dtype in (None, key[1])]:
             del _bases[key]

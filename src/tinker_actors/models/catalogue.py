@@ -105,12 +105,19 @@ def resolve(name: str, *, seed: int | None = None) -> ModelSpec:
 
 
 def load_tokenizer(name: str) -> Tokenizer:
-    """The tokenizer of a model, without torch or transformers.
+    """The tokenizer of a model, without torch or transformers. Read once per process; tokenizers do not change.
 
     Raises:
         ModelNotFoundError: Nothing has this name.
     """
-    return Tokenizer.from_directory(resolve(name).tokenizer_path)
+    folder = resolve(name).tokenizer_path
+    written = (folder / "tokenizer.json").stat().st_mtime_ns  # a directory written anew is read anew
+    return _read_tokenizer(folder, written)
+
+
+@functools.lru_cache(maxsize=16)
+def _read_tokenizer(folder: Path, _written: int) -> Tokenizer:
+    return Tokenizer.from_directory(folder)
 
 
 def directory_spec(path: str | Path, *, name: str | None = None) -> ModelSpec:
