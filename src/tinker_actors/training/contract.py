@@ -45,7 +45,7 @@ class LossConfig:
     name: LossName
     clip_low: float | None = None
     clip_high: float | None = None
-    micro_batch_tokens: int = 2048
+    micro_batch_tokens: int = 1024
     share_prompts: bool = True
 
     def __post_init__(self) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from transformers import PreTrainedConfig
 
@@ -122,7 +123,7 @@ def _laid_out(trees: Sequence[PrefixTree]) -> MicroBatch:
     width = max(len(tree) for tree in trees)
     shape = (len(trees), width)
     tokens_BL, positions_BL = torch.zeros(shape, dtype=torch.long), torch.zeros(shape, dtype=torch.long)
-    sees_BLL = torch.eye(width, dtype=torch.bool).repeat(len(trees), 1, 1)
+    sees_BLL = np.tile(np.eye(width, dtype=np.bool_), (len(trees), 1, 1))
     for row, tree in enumerate(trees):
         tokens_BL[row, : len(tree)] = torch.tensor(tree.tokens)
         positions_BL[row, : len(tree)] = torch.tensor(tree.depths)
@@ -139,7 +140,7 @@ def _laid_out(trees: Sequence[PrefixTree]) -> MicroBatch:
     return MicroBatch(
         tokens_BL=tokens_BL,
         positions_BL=positions_BL,
-        attention=sees_BLL[:, None],
+        attention=torch.from_numpy(sees_BLL)[:, None],
         rows_N=torch.tensor([row for row, _, _ in held]).repeat_interleave(counts),
         columns_N=torch.tensor([path[position] for _, example, path in held for position in example.scored]),
         targets_N=torch.tensor([target for _, example, _ in held for target in example.targets]),
