@@ -15,27 +15,10 @@ if TYPE_CHECKING:
 KINDS = frozenset("biufcSUMm?")
 """The `dtype.kind`s that cross: numbers, booleans, fixed-size strings, dates. Objects and records don't."""
 
-TENSOR_TYPES = frozenset(
-    [
-        "bool",
-        "uint8",
-        "int8",
-        "int16",
-        "int32",
-        "int64",
-        "float16",
-        "bfloat16",
-        "float32",
-        "float64",
-        "complex64",
-        "complex128",
-        "uint16",
-        "uint32",
-        "uint64",
-        "float8_e4m3fn",
-        "float8_e5m2",
-    ]
-)
+TENSOR_TYPES = frozenset({
+    "bool", "uint8", "int8", "int16", "int32", "int64", "uint16", "uint32", "uint64", "float16", "bfloat16", "float32",
+    "float64", "complex64", "complex128", "float8_e4m3fn", "float8_e5m2",
+})  # fmt: skip
 
 
 def write_array(array: Any) -> tuple[list[Any], memoryview]:
@@ -46,7 +29,7 @@ def write_array(array: Any) -> tuple[list[Any], memoryview]:
         raise CodecError(
             f"can't send an array of {type(array).__name__} and dtype {array.dtype}; numbers and text only"
         )
-    flat = np.ascontiguousarray(array).reshape(-1)
+    flat: Any = np.ascontiguousarray(array).reshape(-1)
     return [array.dtype.str, list(array.shape)], memoryview(flat.view(np.uint8) if flat.size else b"")
 
 

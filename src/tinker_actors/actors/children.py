@@ -126,7 +126,7 @@ class Children:
             "path": sys.path,
             "argv": sys.argv,
             "main_module": script.module,
-            "main_path": script.path and os.path.abspath(script.path),
+            "main_path": script.path,
             "loop": self._loop_name,
         }
         child.process = ChildProcess(

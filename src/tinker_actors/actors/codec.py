@@ -1,8 +1,9 @@
 """Values as msgpack, exactly: tuples stay tuples, arrays and tensors keep dtype and shape. No pickle anywhere.
 
-`bytearray` and `memoryview` arrive as `bytes`. What plain msgpack lacks travels as extension types, whose payload is msgpack again. Large arrays leave no copy in
-the message: their memory becomes a frame of its own, taken in document order on both sides. The sender must not
-change such an array before the ask is answered, just as within one process.
+What plain msgpack lacks travels as extension types, whose payload is msgpack again; `bytearray` and `memoryview`
+arrive as `bytes`. Large arrays leave no copy in the message: their memory becomes a frame of its own, taken in
+document order on both sides. The sender must not change such an array before the ask is answered, just as within
+one process.
 """
 
 from __future__ import annotations
@@ -13,14 +14,13 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol, cast
 
-import msgpack
-
-from tinker_actors.actors import arrays, failures, tags
+from tinker_actors.actors import arrays, failures, packing, tags
 from tinker_actors.actors.errors import CodecError
 from tinker_actors.actors.ref import ActorRef
 
 DEPTH_LIMIT = 32  # nested extension values (tuples, dataclasses, ...); plain lists and dicts: 500
 OUT_OF_BAND = 65_536  # bytes: arrays of this size and above travel as frames of their own
+_ADVICE = "import its module in this process and decorate it with @wire"
 Frame = Any  # an object with the buffer protocol
 
 
@@ -58,11 +58,11 @@ class Codec:
     def __init__(self, refs: Refs | None = None) -> None:
         self._refs = refs
         self._unicode_errors: str | None = None
-        self._packers: list[msgpack.Packer] = [self._packer()]
+        self._packers: list[packing.Packer] = [self._packer()]
         self._depth = 0
         self._frames: list[Frame] | None = None
         self._incoming: Iterator[Frame] = iter(())
-        self._writers: dict[type, Callable[[Any], msgpack.ExtType]] = {
+        self._writers: dict[type, Callable[[Any], Any]] = {
             tuple: lambda value: self._nest(Ext.TUPLE, list(value)),
             set: lambda value: self._nest(Ext.SET, list(value)),
             frozenset: lambda value: self._nest(Ext.FROZENSET, list(value)),
@@ -120,8 +120,8 @@ class Codec:
             raise CodecError("a message came with more frames than it names")
         return value
 
-    def _packer(self) -> msgpack.Packer:
-        return msgpack.Packer(default=self._default, strict_types=True, unicode_errors=self._unicode_errors)
+    def _packer(self) -> packing.Packer:
+        return packing.packer(self._default, self._unicode_errors)
 
     def _encode_lone_surrogates(self, value: Any) -> bytes:
         """Strings that are no valid text (file names, broken input) cross all the same, on a slower path."""
@@ -140,18 +140,18 @@ class Codec:
             self._packers = kept
 
     def _unpack(self, data: bytes) -> Any:
-        return msgpack.unpackb(data, ext_hook=self._hook, strict_map_key=False, unicode_errors="surrogatepass")
+        return packing.unpack(data, self._hook)
 
     # Writing
 
-    def _default(self, value: Any) -> msgpack.ExtType:
-        kind = type(value)
+    def _default(self, value: Any) -> Any:
+        kind: Any = type(value)
         writer = self._writers.get(kind)
         if writer is None:
             writer = self._writers[kind] = self._writer_for(kind)
         return writer(value)
 
-    def _nest(self, code: Ext, parts: list[Any]) -> msgpack.ExtType:
+    def _nest(self, code: Ext, parts: list[Any]) -> Any:
         depth = self._depth = self._depth + 1
         if depth > DEPTH_LIMIT:
             raise CodecError(f"a value nests tuples or dataclasses deeper than {DEPTH_LIMIT}")
@@ -160,18 +160,18 @@ class Codec:
             packers.append(self._packer())
         data = packers[depth].pack(parts)
         self._depth = depth - 1
-        return msgpack.ExtType(code, data)
+        return packing.Ext(code, data)
 
-    def _writer_for(self, kind: type) -> Callable[[Any], msgpack.ExtType]:
+    def _writer_for(self, kind: type) -> Callable[[Any], Any]:
         """How values of a type are written; looked up once a type."""
         if issubclass(kind, enum.Enum):
             tag = self._tag(kind)
             return lambda value: self._nest(Ext.ENUM, [tag, value.name])
         if issubclass(kind, BaseException):
             return lambda value: self._nest(Ext.ERROR, self._error_parts(value))
-        if dataclasses.is_dataclass(kind):
+        if tags.is_dataclass(kind):
             tag = self._tag(kind)
-            names = tuple(field.name for field in dataclasses.fields(kind))
+            names = tuple(field.name for field in dataclasses.fields(cast(Any, kind)))
             return lambda value: self._nest(Ext.DATACLASS, [tag, [getattr(value, name) for name in names]])
         if issubclass(kind, ActorRef):
             return self._write_ref
@@ -209,19 +209,19 @@ class Codec:
 
         return [tag, [plain(arg) for arg in args], {key: plain(value) for key, value in attributes.items()}, text]
 
-    def _with_frame(self, code: Ext, head: list[Any], buffer: memoryview) -> msgpack.ExtType:
+    def _with_frame(self, code: Ext, head: list[Any], buffer: memoryview) -> Any:
         if self._frames is not None and buffer.nbytes >= OUT_OF_BAND:
             self._frames.append(buffer)
             return self._nest(code, [*head, None])
         return self._nest(code, [*head, bytes(buffer)])
 
-    def _write_integer(self, value: int) -> msgpack.ExtType:
+    def _write_integer(self, value: int) -> Any:
         size = value.bit_length() // 8 + 1
         if size > 4096:
             raise CodecError(f"an integer of {size} bytes is too large to send, at most 4096 are allowed")
-        return msgpack.ExtType(Ext.INTEGER, value.to_bytes(size, "big", signed=True))
+        return packing.Ext(Ext.INTEGER, value.to_bytes(size, "big", signed=True))
 
-    def _write_ref(self, ref: ActorRef) -> msgpack.ExtType:
+    def _write_ref(self, ref: ActorRef) -> Any:
         if self._refs is None:
             raise CodecError("refs can only be sent through a mesh")
         return self._nest(Ext.REF, self._refs.export_ref(ref))
@@ -272,7 +272,7 @@ class Codec:
         tag, name = self._open(data)
         kind = tags.find(tag)
         if kind is None or not issubclass(kind, enum.Enum):
-            raise CodecError(f"no enum is registered here as {tag!r}: import its module and decorate it with @wire")
+            raise CodecError(f"no enum is registered here as {tag!r}: {_ADVICE}")
         return kind[name]
 
     def _read_ref(self, data: bytes) -> ActorRef:

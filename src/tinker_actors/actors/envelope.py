@@ -18,10 +18,9 @@ own (nil if none has). An envelope is an array that begins with its kind:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, cast
 
-import msgpack
-
+from tinker_actors.actors import packing
 from tinker_actors.actors.codec import Codec, Frame
 from tinker_actors.actors.errors import CodecError
 
@@ -48,15 +47,25 @@ BATCH_ENVELOPES: Final = 512
 BATCH_BYTES: Final = 256 * 1024
 
 
+class Unreadable:
+    """An envelope of which only the head, if anything, could be read."""
+
+    __slots__ = ("error", "head")
+
+    def __init__(self, head: Any, error: CodecError) -> None:
+        self.head = head
+        self.error = error
+
+
 def join(envelopes: Sequence[bytes], counts: Sequence[tuple[int, int]]) -> bytes:
     """One batch of already encoded envelopes; `counts` are (index, frames) of those with frames."""
     size = len(envelopes) + 1
     head = bytes((0x90 | size,)) if size < 16 else b"\xdc" + size.to_bytes(2, "big")
-    tail = msgpack.packb(counts) if counts else b"\xc0"
+    tail = packing.pack(counts) if counts else b"\xc0"
     return b"".join((head, *envelopes, tail))
 
 
-def split(codec: Codec, data: bytes, frames: Sequence[Frame]) -> list[list[Any]]:
+def split(codec: Codec, data: bytes, frames: Sequence[Frame]) -> list[Any]:
     """The envelopes of a batch, decoded at one go.
 
     Raises:
@@ -66,18 +75,18 @@ def split(codec: Codec, data: bytes, frames: Sequence[Frame]) -> list[list[Any]]
     if not isinstance(batch, list) or not batch:
         raise CodecError("a batch is a non-empty array")
     batch.pop()
-    return batch
+    return cast(list[Any], batch)
 
 
-def salvage(codec: Codec, data: bytes, frames: Sequence[Frame]) -> list[list[Any] | tuple[Any, CodecError]]:
-    """The envelopes of a batch one by one; of one whose body can't be read, (its head, the reason).
+def salvage(codec: Codec, data: bytes, frames: Sequence[Frame]) -> list[Any]:
+    """The envelopes of a batch one by one; of one whose body can't be read, an `Unreadable`.
 
     Raises:
         CodecError: the batch itself is malformed.
     """
-    unpacker = msgpack.Unpacker(strict_map_key=False, ext_hook=_opaque, unicode_errors="surrogatepass")
+    unpacker = packing.reader(_opaque)
     unpacker.feed(data)
-    out: list[list[Any] | tuple[Any, CodecError]] = []
+    out: list[Any] = []
     try:
         size = unpacker.read_array_header() - 1
         spans: list[tuple[int, int]] = []
@@ -96,12 +105,10 @@ def salvage(codec: Codec, data: bytes, frames: Sequence[Frame]) -> list[list[Any
             out.append(codec.decode(data[start:end], own))
         except CodecError as error:
             try:
-                head = msgpack.unpackb(
-                    data[start:end], strict_map_key=False, ext_hook=_opaque, unicode_errors="surrogatepass"
-                )
+                head = packing.unpack(data[start:end], _opaque)
             except Exception:  # not even its head can be read
                 head = None
-            out.append((head, error))
+            out.append(Unreadable(head, error))
     return out
 
 
@@ -109,11 +116,9 @@ def _opaque(code: int, data: bytes) -> None:
     return None
 
 
-def is_well_formed(envelope: Any) -> bool:
+def is_well_formed(parts: Any) -> bool:
     """Whether an envelope has a known kind and that kind's length."""
-    return (
-        isinstance(envelope, list)
-        and bool(envelope)
-        and isinstance(envelope[0], int)
-        and LENGTHS.get(envelope[0]) == len(envelope)
-    )
+    if not isinstance(parts, list) or not parts:
+        return False
+    listed = cast(list[Any], parts)
+    return isinstance(listed[0], int) and LENGTHS.get(listed[0]) == len(listed)

@@ -65,7 +65,7 @@ class Lifecycle:
         except Exception as error:
             self._finish(error)
             raise
-        if type(cell.instance).on_start is Actor.on_start:
+        if cell.cls.on_start is Actor.on_start:
             cell.state = State.RUNNING
             if cell.queue:
                 self.run()
@@ -108,7 +108,7 @@ class Lifecycle:
             cell.request_exit()
             return
         was = cell.state
-        if cell.task is None and type(cell.instance).on_stop is Actor.on_stop and not self.has_children:
+        if cell.task is None and cell.cls.on_stop is Actor.on_stop and not self.has_children:
             self._finish(None)
             return
         if self._ended is None:
@@ -158,7 +158,7 @@ class Lifecycle:
             try:
                 if not constructed:
                     self._construct()
-                if cell.instance is not None and type(cell.instance).on_start is not Actor.on_start:
+                if cell.instance is not None and cell.cls.on_start is not Actor.on_start:
                     await cell.instance.on_start()
                 began = True
                 self._mark_started(constructed)

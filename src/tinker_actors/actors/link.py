@@ -43,7 +43,7 @@ class Inbound:
         socket.setsockopt(zmq.RCVHWM, 0)
         socket.setsockopt(zmq.MAXMSGSIZE, max_message + SLACK)
         socket.bind(url)
-        self._fd = socket.getsockopt(zmq.FD)
+        self._fd = int(socket.getsockopt(zmq.FD))
         loop.add_reader(self._fd, self._drain)
         loop.call_soon(self._drain)  # what came before the reader was registered makes no edge
 
@@ -98,7 +98,7 @@ class Outbound:
         socket.setsockopt(zmq.SNDHWM, 0)
         socket.setsockopt(zmq.ROUTING_ID, identity)
         socket.connect(url)
-        self._fd = socket.getsockopt(zmq.FD)
+        self._fd = int(socket.getsockopt(zmq.FD))
 
     def put(self, data: bytes, frames: Sequence[Frame] = (), *, now: bool = False) -> None:
         """Add an encoded envelope to this turn's batch; `now` sends it at once if it is the first."""
@@ -166,7 +166,7 @@ class Outbound:
     def _unblock(self) -> None:
         if self._socket.closed or not self._blocked:
             return
-        while self._blocked and self._socket.getsockopt(zmq.EVENTS) & zmq.POLLOUT:
+        while self._blocked and int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLOUT:
             data, frames = self._blocked[0]
             if not self._send(data, frames):
                 return

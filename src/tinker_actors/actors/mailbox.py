@@ -191,11 +191,14 @@ class Cell:
             message.fail(self.full())
             return
         message.spec = method
-        if method.concurrent and self.state is State.RUNNING:
-            # One asked by this actor's own handler must not wait behind messages that wait for that handler.
-            if inside or (not self.queue and len(self.concurrent) < self.capacity and self.task is not None):
-                self._begin(message)
-                return
+        # One asked by this actor's own handler must not wait behind messages that wait for that handler.
+        if (
+            method.concurrent
+            and self.state is State.RUNNING
+            and (inside or (not self.queue and len(self.concurrent) < self.capacity and self.task is not None))
+        ):
+            self._begin(message)
+            return
         self.queue.append(message)
         wake = self._wake
         if wake is not None:
@@ -269,9 +272,7 @@ class Cell:
         method = self.messages.get(message.method)
         name = f"{self.cls.__qualname__}.{message.method}"
         if method is None:
-            return AttributeError(
-                f"{name} is not a message: no public coroutine method or async generator of that name"
-            )
+            return AttributeError(f"{name} is not a message: no public coroutine method or generator of that name")
         if method.kind is Kind.STREAM:
             return TypeError(f"{name} is a stream: iterate over ref.stream.{message.method}(...)")
         return TypeError(f"{name} gives one reply: await ref.{message.method}(...)")

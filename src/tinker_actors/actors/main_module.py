@@ -38,7 +38,7 @@ def describe() -> MainScript:
     path = getattr(main, "__file__", None)
     return MainScript(
         module=None if spec is None else spec.name,
-        path=path if path is not None and os.path.isfile(path) else None,
+        path=os.path.abspath(path) if path is not None and os.path.isfile(path) else None,
     )
 
 

@@ -57,6 +57,7 @@ class Mesh(MeshView):
         if loop not in ("auto", "asyncio"):
             raise ValueError(f"loop must be 'auto' or 'asyncio', got {loop!r}")
         super().__init__(None, None)
+        self._entered = False
         self._count = nodes
         self._stop_timeout = stop_timeout
         self._start_timeout = start_timeout
@@ -69,8 +70,9 @@ class Mesh(MeshView):
         self._folder: Path | None = None
 
     async def __aenter__(self) -> Self:
-        if self._node is not None:
+        if self._entered:
             raise RuntimeError("this mesh is already running or has ended; make another one")
+        self._entered = True
         node = self._node = Node(
             mesh=secrets.token_hex(16), index=0, incarnation=1, count=self._count, max_message=self._max_message
         )

@@ -359,8 +359,8 @@ class Node:
 
     def _dispatch(self, identity: bytes, parts: Any) -> None:
         error: CodecError | None = None
-        if isinstance(parts, tuple):
-            parts, error = parts
+        if isinstance(parts, envelope.Unreadable):
+            parts, error = parts.head, parts.error
         if not envelope.is_well_formed(parts):
             raise error or CodecError("a malformed envelope")
         peer = self._known.get(identity)
@@ -421,9 +421,9 @@ class Node:
         self._bad(peer.identity, error)
 
     def _hello(self, identity: bytes, parts: list[Any]) -> None:
-        kind, token, index, incarnation, url = parts if len(parts) == 5 else (None,) * 5
-        peer = self._peers.get(index) if isinstance(index, int) else None
-        if kind != envelope.HELLO or token != self.mesh or peer is None or identity != b"%d:%d" % (index, incarnation):
+        token, index, incarnation, url = parts[1:] if parts[0] == envelope.HELLO else ("", -1, -1, "")
+        peer = self._peers.get(index)
+        if token != self.mesh or peer is None or identity != b"%d:%d" % (index, incarnation):
             raise CodecError(f"a message from {identity!r}, which has not said hello")
         if incarnation < peer.incarnation or peer.dead is not None:
             return

@@ -6,7 +6,6 @@ every process that reads them; in a class's home module that happens by importin
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 import importlib
 import sys
@@ -38,9 +37,8 @@ def wire(cls: Any = None, /, *, tag: str | None = None) -> Any:
         ValueError: the tag belongs to another class.
     """
 
-    def register(cls: T) -> T:
-        is_known = dataclasses.is_dataclass(cls) or issubclass(cls, enum.Enum | Exception)
-        if not is_known:
+    def register(cls: type) -> type:
+        if not _is_known(cls):
             raise TypeError(f"@wire takes a dataclass, an enum or an exception class, got {cls!r}")
         name = tag or default_tag(cls)
         other = _classes.get(name)
@@ -92,6 +90,13 @@ def find(tag: str) -> type | None:
 
 
 def _is_open(cls: type) -> bool:
-    return "<locals>" not in cls.__qualname__ and (
-        dataclasses.is_dataclass(cls) or issubclass(cls, enum.Enum | Exception)
-    )
+    return "<locals>" not in cls.__qualname__ and _is_known(cls)
+
+
+def _is_known(cls: type) -> bool:
+    return is_dataclass(cls) or issubclass(cls, enum.Enum | Exception)
+
+
+def is_dataclass(cls: Any) -> bool:
+    """Whether a class is a dataclass."""
+    return hasattr(cls, "__dataclass_fields__")

@@ -1,0 +1,65 @@
+"""The msgpack library behind types, with the settings that every message uses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol, cast
+
+import msgpack  # pyright: ignore[reportMissingTypeStubs]
+
+_msgpack: Any = msgpack
+
+
+class Packer(Protocol):
+    """An encoder that keeps its buffer between values."""
+
+    def pack(self, value: Any, /) -> bytes:
+        """`value` as msgpack."""
+        ...
+
+
+class Reader(Protocol):
+    """A cursor over concatenated msgpack values."""
+
+    def feed(self, data: bytes, /) -> None:
+        """The bytes to read."""
+        ...
+
+    def read_array_header(self) -> int:
+        """The length of the array that begins here."""
+        ...
+
+    def skip(self) -> None:
+        """Pass over one value."""
+        ...
+
+    def unpack(self) -> Any:
+        """The next value."""
+        ...
+
+    def tell(self) -> int:
+        """Bytes read so far."""
+        ...
+
+
+Ext: Callable[[int, bytes], Any] = _msgpack.ExtType
+
+
+def packer(default: Callable[[Any], Any], unicode_errors: str | None) -> Packer:
+    """An encoder that hands to `default` every value whose type is not exactly one of msgpack's own."""
+    return cast(Packer, _msgpack.Packer(default=default, strict_types=True, unicode_errors=unicode_errors))
+
+
+def reader(ext_hook: Callable[[int, bytes], Any]) -> Reader:
+    """A cursor."""
+    return cast(Reader, _msgpack.Unpacker(ext_hook=ext_hook, strict_map_key=False, unicode_errors="surrogatepass"))
+
+
+def pack(value: Any) -> bytes:
+    """Plain data as msgpack."""
+    return cast(bytes, _msgpack.packb(value))
+
+
+def unpack(data: bytes, ext_hook: Callable[[int, bytes], Any]) -> Any:
+    """One value; any key a dict can have, and strings that are no valid text."""
+    return _msgpack.unpackb(data, ext_hook=ext_hook, strict_map_key=False, unicode_errors="surrogatepass")
