@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 
 from rich.console import Console
@@ -28,6 +29,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # both are read when the libraries load: spinning threads starve a busy machine, and we fork nothing
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    # transformers warns of its own deprecations, of which the user of a command can do nothing
+    warnings.filterwarnings("ignore", category=FutureWarning, module=r"transformers\.")
     own, overrides = _split_overrides(sys.argv[1:] if arguments is None else arguments)
     options = _parser().parse_args(own)
     try:

@@ -32,6 +32,5 @@ def fetch_model(name: str) -> int:
         ModelError: The model can't be fetched.
     """
     console = Console()
-    path = fetch(name, progress=lambda line: console.print(Text(line), soft_wrap=True))
-    console.print(Text(f"{name} is in {path}"), soft_wrap=True)
+    fetch(name, progress=lambda line: console.print(Text(line), soft_wrap=True))
     return 0

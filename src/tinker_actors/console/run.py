@@ -15,9 +15,9 @@ from rich.console import Console
 
 from tinker_actors.console.live import LiveView
 from tinker_actors.console.plain import PlainView
-from tinker_actors.environments import load_environment
+from tinker_actors.environments import Environment, load_environment
 from tinker_actors.errors import ConfigError
-from tinker_actors.scheduler import RunConfig, RunFolder, find_runs, load_config, run_job
+from tinker_actors.scheduler import RunConfig, RunFolder, check_job, find_runs, load_config, run_job
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _PATIENCE = 4.0
@@ -38,9 +38,13 @@ def run_command(target: str, overrides: Sequence[str], *, plain: bool, resume: b
     console = Console()
     # not closed when stopped: closing waits for compute threads, which can't be cancelled
     runner = asyncio.Runner()
-    with ExitStack() as stack:
-        view = PlainView(console) if plain or not console.is_terminal else stack.enter_context(LiveView(console))
-        received = runner.run(_until_done_or_signalled(run_job(config, folder, view)))
+    try:
+        with ExitStack() as stack:
+            view = PlainView(console) if plain or not console.is_terminal else stack.enter_context(LiveView(console))
+            received = runner.run(_until_done_or_signalled(run_job(config, folder, view)))
+    except BaseException:
+        runner.close()
+        raise
     if received is not None:
         again = f"stopped by {signal.Signals(received).name}; go on with: tinker-actors run {folder.root} --resume"
         console.print(again, markup=False, highlight=False, soft_wrap=True)
@@ -51,7 +55,7 @@ def run_command(target: str, overrides: Sequence[str], *, plain: bool, resume: b
 
 def _start(target: str, overrides: Sequence[str]) -> tuple[RunFolder, RunConfig]:
     config = _config_of(target, overrides)
-    load_environment(config.environment.name, **config.environment.options)
+    check_job(config)
     return RunFolder.create(config), config
 
 
@@ -67,7 +71,8 @@ def _config_of(target: str, overrides: Sequence[str]) -> RunConfig:
 def environment_defaults(target: str) -> dict[str, object]:
     """The configuration of a run that was given nothing but an environment."""
     environment = load_environment(target)
-    warmup = {"method": "full"} if environment.demonstrates else {}
+    demonstrates = environment.environment.demonstrate is not Environment.demonstrate
+    warmup = {"method": "full"} if demonstrates else {}
     name = target.partition(":")[0] if ":" in target else target
     return {"name": Path(name).stem, "environment": {"name": target}, "warmup": warmup}
 

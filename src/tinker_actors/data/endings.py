@@ -38,7 +38,7 @@ class EpisodeEnd(Enum):
     TERMINATED = "terminated"
     """The environment reached its own end."""
     TRUNCATED = "truncated"
-    """A limit on turns, tokens or time cut it."""
+    """A limit on turns or tokens cut it."""
     FAILED = "failed"
     """Something raised: the episode is counted and named, and no estimator sees it."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from tinker_actors.scheduler.checks import check_job
 from tinker_actors.scheduler.config import RunConfig
 from tinker_actors.scheduler.loading import load_config, parse_config
 from tinker_actors.scheduler.observer import Phase, RunObserver, RunSummary
@@ -20,6 +21,7 @@ __all__ = [
     "RunObserver",
     "RunState",
     "RunSummary",
+    "check_job",
     "find_runs",
     "load_config",
     "parse_config",

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from tinker_actors.actors import Mesh, RestartPolicy
+from tinker_actors.actors import Mesh, Restarted, RestartPolicy
 from tinker_actors.coordinator import EpisodeLimits
 from tinker_actors.environments import EnvironmentFactory
 from tinker_actors.policies import PolicyRegistry, Snapshot, SnapshotStore
@@ -75,6 +76,22 @@ class Crew:
             workers=tuple(workers),
             registry=registry,
         )
+
+    @asynccontextmanager
+    async def watched(self) -> AsyncGenerator[None]:
+        """Within it, the observer hears of every worker that is started again or ends."""
+        watchers = [asyncio.create_task(self._watch(worker)) for worker in self.workers]
+        try:
+            yield
+        finally:
+            for watcher in watchers:
+                watcher.cancel()
+            await asyncio.gather(*watchers, return_exceptions=True)
+
+    async def _watch(self, worker: RolloutWorker) -> None:
+        async for event in self.mesh.watch(worker):
+            what = "was started again" if isinstance(event, Restarted) else "ended"
+            self.observer.note(f"{event.ref.address.name} {what}: {_first_line(event.reason)}")
 
     async def spawn_trainer(self, base_model: str) -> Trainer:
         """A trainer over a base model, in this process."""
@@ -150,3 +167,7 @@ class Crew:
             self.observer.progress(event.done, event.total)
         else:
             self.observer.note(f"{event.worker} was lost ({event.cause}); {event.unfinished} episodes are played again")
+
+
+def _first_line(reason: BaseException | None) -> str:
+    return "by itself" if reason is None else str(reason).partition("\n")[0]

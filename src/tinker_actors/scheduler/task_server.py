@@ -8,10 +8,10 @@ from dataclasses import asdict, replace
 
 from tinker_actors.actors import Mesh
 from tinker_actors.data import Episode
-from tinker_actors.environments import load_environment
 from tinker_actors.policies import PolicySpec, Snapshot, SnapshotStore
 from tinker_actors.rollouts import transcript, transcript_text
 from tinker_actors.sampling import Sampler
+from tinker_actors.scheduler.checks import check_job
 from tinker_actors.scheduler.config import RunConfig
 from tinker_actors.scheduler.crew import Crew
 from tinker_actors.scheduler.evaluation import Evaluation, evaluate
@@ -38,7 +38,7 @@ async def run_job(config: RunConfig, folder: RunFolder, observer: RunObserver) -
         RunError: The run can't go on; its last saved step stays usable.
         ConfigError: The environment or model can't be loaded.
     """
-    environment = load_environment(config.environment.name, **config.environment.options)
+    environment = check_job(config)
     state = folder.load_state()
     observer.started(config.name, folder.root, config.trainer.steps, state.step if state else 0)
     observer.phase(Phase.START, 0, 0)
@@ -46,7 +46,8 @@ async def run_job(config: RunConfig, folder: RunFolder, observer: RunObserver) -
     with JsonlWriter(folder.metrics) as metrics, JsonlWriter(folder.rollouts) as rollouts:
         async with Mesh(nodes=1 + config.rollouts.workers) as mesh:
             crew = await Crew.assemble(mesh, config, folder, observer, environment)
-            summary = await _Job(crew, metrics, rollouts).run(state)
+            async with crew.watched():
+                summary = await _Job(crew, metrics, rollouts).run(state)
     observer.phase(Phase.END, summary.steps, config.trainer.steps)
     observer.finished(summary, folder.root)
     return summary
@@ -123,6 +124,8 @@ class _Job:
         trainer = await self._crew.spawn_trainer(state.base_model)
         sampler = await self._crew.spawn_sampler(state.base_model)
         await trainer.load(state.checkpoint)
+        for snapshot in self._store.list(POLICY):
+            await self._crew.registry.announce(snapshot)
         snapshot = await trainer.publish(POLICY)
         await self._crew.announce(snapshot, sampler)
         return trainer, sampler, snapshot, state

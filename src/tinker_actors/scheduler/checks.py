@@ -1,0 +1,37 @@
+"""Whether a job can work at all, found out before anything is started or written."""
+
+from __future__ import annotations
+
+from tinker_actors.environments import Environment, EnvironmentFactory, load_environment
+from tinker_actors.errors import ConfigError, TinkerActorsError
+from tinker_actors.models import Renderer, load_tokenizer
+from tinker_actors.scheduler.config import RunConfig
+
+
+def check_job(config: RunConfig) -> EnvironmentFactory:
+    """Load what a job names, without weights.
+
+    Returns:
+        The job's environment.
+
+    Raises:
+        ConfigError: The environment can't be loaded or made with its options, or lacks the demonstrations that the
+            warm-up needs.
+        ModelError: The model can't be resolved, or its chat template can't be used.
+    """
+    environment = load_environment(config.environment.name, **config.environment.options)
+    # the boundary to the environment's constructor, which is user code
+    try:
+        environment()
+    except TinkerActorsError:
+        raise
+    except Exception as error:
+        options = ", ".join(f"{key}={value!r}" for key, value in config.environment.options.items())
+        raise ConfigError(f"environment {environment.name}({options}): {type(error).__name__}: {error}") from error
+    if config.warmup.method != "none" and environment.environment.demonstrate is Environment.demonstrate:
+        raise ConfigError(
+            f"warmup.method is {config.warmup.method!r}, but environment {environment.name} has no demonstrate(); "
+            "define it, or set warmup.method to 'none'"
+        )
+    Renderer(load_tokenizer(config.model.name), config.model.chat_template)
+    return environment

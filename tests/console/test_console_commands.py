@@ -1,0 +1,307 @@
+"""The command line as a user meets it: whole runs, errors, signals, dead workers, resuming."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tinker_actors.cli import main
+
+SMALL = """
+name = "small"
+[model]
+name = "tiny-llama"
+[environment]
+name = "number_guess"
+[warmup]
+method = "full"
+steps = 3
+episodes_per_step = 16
+[rollouts]
+tasks_per_step = 2
+group_size = 8
+max_tokens = 2
+workers = 2
+[trainer]
+steps = 4
+learning_rate = 5e-3
+threads = 1
+[evaluation]
+every = 0
+episodes = 8
+[checkpoints]
+every = 1
+"""
+
+
+class Process:
+    """A `tinker-actors` process whose output can be waited for line by line."""
+
+    def __init__(self, *arguments: str, cwd: Path) -> None:
+        self.popen = subprocess.Popen(
+            [sys.executable, "-m", "tinker_actors.cli", *arguments],
+            cwd=cwd,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"},
+        )
+        self.lines: list[str] = []
+        self._grown = threading.Condition()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    @property
+    def output(self) -> str:
+        return "".join(self.lines)
+
+    def wait_for(self, text: str, timeout: float = 50.0) -> str:
+        """The first line that holds `text`."""
+
+        def found() -> str | None:
+            return next((line for line in self.lines if text in line), None)
+
+        with self._grown:
+            self._grown.wait_for(lambda: found() or not self._reader.is_alive(), timeout)
+        line = found()
+        assert line is not None, f"{text!r} did not appear in:\n{self.output}"
+        return line
+
+    def descendants(self) -> list[psutil.Process]:
+        return psutil.Process(self.popen.pid).children(recursive=True)
+
+    def end(self, timeout: float = 50.0) -> int:
+        """Wait for the process and return its exit code."""
+        code = self.popen.wait(timeout)
+        self._reader.join(timeout)
+        return code
+
+    def _read(self) -> None:
+        assert self.popen.stdout is not None
+        for line in self.popen.stdout:
+            with self._grown:
+                self.lines.append(line)
+                self._grown.notify_all()
+        self.popen.stdout.close()
+        with self._grown:
+            self._grown.notify_all()
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., Process]]:
+    """Starts `tinker-actors` in an empty folder; what still runs at the end is killed."""
+    started: list[Process] = []
+
+    def begin(*arguments: str) -> Process:
+        started.append(Process(*arguments, cwd=tmp_path))
+        return started[-1]
+
+    yield begin
+    for process in started:
+        if process.popen.poll() is None:
+            process.popen.kill()
+        process.end()
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> str:
+    path = tmp_path / "small.toml"
+    path.write_text(SMALL)
+    return str(path)
+
+
+def steps_of(run: Path) -> list[int]:
+    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [record["step"] for record in records if record["kind"] == "step"]
+
+
+def assert_gone(processes: list[psutil.Process], within: float = 5.0) -> None:
+    _, alive = psutil.wait_procs(processes, timeout=within)
+    assert not alive
+
+
+def test_a_run_writes_everything_and_its_policy_answers(start: Callable[..., Process], config: str, tmp_path: Path):
+    process = start("run", config, "--plain", "--output", "out")
+    assert process.end() == 0, process.output
+    run = tmp_path / "out"
+    summary = json.loads((run / "summary.json").read_text())
+    assert list(summary) == ["reward_first", "reward_last", "eval_before", "eval_after", "steps", "seconds"]
+    assert summary["steps"] == 4
+    assert steps_of(run) == [1, 2, 3, 4]
+    assert (run / "reward.png").read_bytes().startswith(b"\x89PNG")
+    assert 'name = "small"' in (run / "config.toml").read_text()
+    transcripts = [json.loads(line) for line in (run / "rollouts.jsonl").read_text().splitlines()]
+    assert {record["step"] for record in transcripts} == {1, 2, 3, 4}
+    assert transcripts[0]["seats"][0]["turns"][0]["messages"][0]["content"] == "guess 1-7"
+    (snapshot,) = (path for path in (run / "policies/policy/sampler_weights").iterdir() if path.name == "000005")
+    assert {"adapter_config.json", "adapter_model.safetensors"} <= {path.name for path in snapshot.iterdir()}
+    for text in ("An episode before training", "An episode after training", "Mean episode reward by step"):
+        assert text in process.output
+    reply = start("sample", "out", "--prompt", "guess 1-7", "--max-tokens", "2", "-n", "3", "--temperature", "1")
+    assert reply.end() == 0, reply.output
+    assert len(reply.lines) == 3
+
+
+def test_ctrl_c_stops_in_time_leaves_no_process_and_resume_goes_on(
+    start: Callable[..., Process], config: str, tmp_path: Path
+):
+    process = start("run", config, "--plain", "--output", "out", "--trainer.steps", "1000")
+    process.wait_for("step 3/1000")
+    family = process.descendants()
+    assert len(family) >= 2
+    stopped = time.monotonic()
+    process.popen.send_signal(signal.SIGINT)
+    assert process.end() == 130, process.output
+    assert time.monotonic() - stopped < 5.0
+    assert_gone(family)
+    assert "Traceback" not in process.output
+    assert "go on with: tinker-actors run out --resume" in process.lines[-1]
+    done = json.loads((tmp_path / "out/state.json").read_text())["step"]
+    resumed = start("run", "out", "--resume", "--plain", "--trainer.steps", str(done + 2))
+    assert resumed.end() == 0, resumed.output
+    assert f"going on after step {done}" in resumed.output
+    assert steps_of(tmp_path / "out") == list(range(1, done + 3))
+
+
+def test_a_killed_rollout_worker_does_not_stop_the_run(start: Callable[..., Process], config: str, tmp_path: Path):
+    process = start("run", config, "--plain", "--output", "out", "--trainer.steps", "30")
+    process.wait_for("step 2/30")
+    workers = [child for child in process.descendants() if "tinker_actors" in " ".join(child.cmdline())]
+    assert len(workers) == 2
+    workers[0].kill()
+    assert process.end() == 0, process.output
+    assert steps_of(tmp_path / "out") == list(range(1, 31))
+    assert "was lost" in process.output
+
+
+def test_a_run_killed_outright_leaves_no_process_and_resumes(
+    start: Callable[..., Process], config: str, tmp_path: Path
+):
+    process = start("run", config, "--plain", "--output", "out", "--trainer.steps", "1000")
+    process.wait_for("step 2/1000")
+    family = process.descendants()
+    process.popen.kill()
+    process.end()
+    assert_gone(family)
+    done = json.loads((tmp_path / "out/state.json").read_text())["step"]
+    resumed = start("run", "out", "--resume", "--plain", "--trainer.steps", str(done + 1))
+    assert resumed.end() == 0, resumed.output
+    assert steps_of(tmp_path / "out") == list(range(1, done + 2))
+
+
+def test_sigterm_ends_a_run_with_its_processes(start: Callable[..., Process], config: str):
+    process = start("run", config, "--plain", "--output", "out", "--trainer.steps", "1000")
+    process.wait_for("step 1/1000")
+    family = process.descendants()
+    process.popen.terminate()
+    assert process.end(5.0) == 143, process.output
+    assert_gone(family)
+
+
+OWN = """
+import random
+
+from tinker_actors import Environment, Step
+
+
+class Sum(Environment):
+    def reset(self, seed):
+        rng = random.Random(seed)
+        self.a, self.b = rng.randrange(5), rng.randrange(5)
+        return f"{self.a}+{self.b}="
+
+    def step(self, action):
+        return Step(reward=float(action == str(self.a + self.b)), terminated=True)
+
+    def demonstrate(self):
+        return str(self.rng.randrange(9))
+"""
+
+
+def test_an_environment_in_a_file_of_its_own_runs_by_path(start: Callable[..., Process], tmp_path: Path):
+    (tmp_path / "my_env.py").write_text(OWN)
+    small = (
+        "--trainer.steps",
+        "2",
+        "--warmup.steps",
+        "2",
+        "--evaluation.episodes",
+        "4",
+        "--rollouts.tasks-per-step",
+        "2",
+    )
+    process = start("run", "my_env.py", "--plain", *small)
+    assert process.end() == 0, process.output
+    (run,) = (path for path in (tmp_path / "runs/my_env").iterdir() if not path.is_symlink())
+    assert steps_of(run) == [1, 2]
+
+
+def test_an_environment_that_raises_ends_the_run_with_the_cause(start: Callable[..., Process], tmp_path: Path):
+    (tmp_path / "bad.py").write_text(OWN.replace("return Step(", "raise KeyError('grader') or Step("))
+    process = start("run", "bad.py", "--plain", "--warmup.method", "none", "--evaluation.episodes", "4")
+    assert process.end() == 2, process.output
+    assert "all 4 evaluation episodes failed" in process.output
+    assert "KeyError: 'grader'" in process.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["run", "{config}", "--trainer.learning-rat", "1"], "unknown key trainer.learning_rat"),
+        (["run", "{config}", "--trainer.steps", "many"], "trainer.steps is 'many'"),
+        (["run", "{config}", "--environment.name", "number_gues"], "number_guess"),
+        (["run", "{config}", "--environment.options.hihg", "3"], "hihg"),
+        (["run", "{config}", "--output", "{config}/below"], "can't be written"),
+        (["run", "{config}", "--model.name", "tiny-lama", "--output", "{tmp}/new"], "tiny-llama"),
+        (["run", "{tmp}/absent.toml"], "no such file"),
+        (["run", "{tmp}"], "is a folder"),
+        (["run", "{tmp}", "--resume"], "is not a run folder"),
+        (["run", "--trainer.steps", "3", "{tmp}/absent.py"], "absent.py"),
+        (["sample", "{tmp}", "--prompt", "x"], "is not a run folder"),
+        (["models", "fetch", "gpt-9"], "can't be fetched"),
+    ],
+)
+def test_what_can_not_work_is_one_line_and_exit_code_2(
+    arguments: list[str], message: str, config: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+):
+    code = main([argument.format(config=config, tmp=tmp_path) for argument in arguments])
+    output, errors = capfd.readouterr()
+    assert code == 2
+    assert message in errors
+    assert errors.count("\n") == 1
+    assert "Traceback" not in output + errors
+
+
+def test_environments_and_models_are_listed(capfd: pytest.CaptureFixture[str]):
+    assert main(["environments"]) == 0
+    assert main(["models", "ls"]) == 0
+    output = capfd.readouterr().out
+    for name in ("arithmetic", "last_word", "number_guess", "tiny-llama", "smollm2-135m"):
+        assert name in output
+
+
+def test_importing_the_package_loads_neither_torch_nor_zmq():
+    code = (
+        "import sys, tinker_actors; print([name for name in ('torch', 'transformers', 'zmq') if name in sys.modules])"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"
+
+
+def test_every_public_name_of_the_package_resolves():
+    import tinker_actors
+
+    for name in tinker_actors.__all__:
+        assert getattr(tinker_actors, name).__name__ == name
+    with pytest.raises(AttributeError, match="no attribute 'Nonsense'"):
+        _ = tinker_actors.Nonsense
