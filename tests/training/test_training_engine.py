@@ -394,6 +394,20 @@ def test_names_and_bases_are_checked(engine, make):
     assert engine.create(make.spec("a")) == "a"
 
 
+def test_adapters_over_a_bf16_base_are_fp32_and_learn(make, tmp_path):
+    engine = TrainingEngine("tiny-llama", tmp_path, dtype="bfloat16")
+    policy = engine.create(make.spec())
+    held = engine._policies[policy]
+    assert {value.dtype for value in held.parameters.values()} == {torch.float32}
+    assert held.model.model.layers[0].self_attn.q_proj.base_layer.weight.dtype == torch.bfloat16
+    batch = make.batch(kind="sft")
+    before = engine.forward(policy, batch, make.sft_loss).loss
+    for _ in range(3):
+        engine.forward_backward(policy, batch, make.sft_loss)
+        engine.optim_step(policy, make.adam)
+    assert engine.forward(policy, batch, make.sft_loss).loss < 0.9 * before
+
+
 def test_named_targets_alone_are_adapted(engine, make):
     policy = engine.create(make.spec(target_modules=("q_proj", "v_proj")))
     adapted = {name.split(".")[-4] for name in engine._policies[policy].parameters}

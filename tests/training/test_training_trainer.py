@@ -100,8 +100,8 @@ class TellingTrainer(Trainer):
 async def test_each_trainer_computes_with_the_threads_asked_for(tmp_path):
     async with Mesh(nodes=1) as mesh:
         facts = {"base_model": "tiny-llama", "store": str(tmp_path)}
-        trainers = [await mesh.spawn(TellingTrainer, **facts, threads=count) for count in (1, 2)]
-        assert [await trainer.threads() for trainer in trainers] == [1, 2]
+        trainers = [await mesh.spawn(TellingTrainer, **facts, threads=count) for count in (1, 2, None)]
+        assert [await trainer.threads() for trainer in trainers] == [1, 2, 1]
         with pytest.raises(ConfigError, match="threads is 0"):
             await mesh.spawn(Trainer, **facts, threads=0)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
@@ -32,7 +33,9 @@ def lora_model(base: BaseModel, spec: PolicySpec, generator: torch.Generator) ->
         target_modules=names if isinstance(names, str) else list(names),
         task_type="CAUSAL_LM",
     )
-    with torch.random.fork_rng(devices=[]):  # PEFT draws from the process's generator, which isn't ours to advance
+    # PEFT draws from the process's generator, which isn't ours to advance, and asks transformers by an outgoing name.
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing", category=FutureWarning)
         model = get_peft_model(base.skeleton(), config)
     config.base_model_name_or_path = spec.base_model
     _initialise(model, generator)

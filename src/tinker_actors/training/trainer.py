@@ -26,6 +26,9 @@ from tinker_actors.training.engine import TrainingEngine
 
 T = TypeVar("T")
 
+# Below this many parameters a second computing thread costs more than it brings.
+_SMALL_MODEL = 10_000_000
+
 
 class _AbandonedError(PolicyError):
     """The asker gave up; raised between micro-batches."""
@@ -42,8 +45,11 @@ class Trainer(Actor):
         base_model: The base model's name in the catalogue.
         store: Folder of the snapshot store.
         dtype: The base's dtype; adapters and fully trained weights are fp32.
-        threads: Threads that torch uses for this trainer's work (not for others' in the process); None leaves torch's
-            own choice.
+        threads: Threads that torch uses for this trainer's work (not for others' in the process); None is 1 for models
+            of less than ten million parameters, else torch's own choice.
+
+    Raises:
+        ConfigError: `threads` is not positive.
     """
 
     def __init__(self, *, base_model: str, store: str, dtype: str = "float32", threads: int | None = None) -> None:
@@ -55,9 +61,12 @@ class Trainer(Actor):
 
     async def on_start(self) -> None:
         """Load the base model."""
-        if self._threads is not None:
-            await self._run(_compute_with, self._threads)
         self._engine = await self._run(self._open)
+        threads = self._threads
+        if threads is None and self._engine.base.model.num_parameters() < _SMALL_MODEL:
+            threads = 1
+        if threads is not None:
+            await self._run(_compute_with, threads)
 
     async def on_stop(self) -> None:
         """End the thread."""
