@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 if TYPE_CHECKING:
-    from tinker_actors.actors.mailbox import Cell
+    from tinker_actors.actors.cell import Cell
     from tinker_actors.actors.ref import ActorRef
     from tinker_actors.actors.view import MeshView
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from asyncio import AbstractEventLoop
 from contextvars import ContextVar
 
 Chain = tuple[tuple[int, str], ...]
@@ -28,10 +29,10 @@ class Call:
 current_call: ContextVar[Call | None] = ContextVar("current_call", default=None)
 
 
-def inherited(timeout: float | None, now: float) -> tuple[Chain, float | None]:
+def inherited(timeout: float | None, loop: AbstractEventLoop) -> tuple[Chain, float | None]:
     """The chain and the deadline that an ask made here carries; `timeout` in seconds can only shorten it."""
     call = current_call.get()
-    due = None if timeout is None else now + timeout
+    due = None if timeout is None else loop.time() + timeout
     if call is None or not call.active:
         return (), due
     if call.deadline is not None and (due is None or call.deadline < due):

@@ -145,7 +145,7 @@ class Codec:
     # Writing
 
     def _default(self, value: Any) -> Any:
-        kind: Any = type(value)
+        kind = value.__class__
         writer = self._writers.get(kind)
         if writer is None:
             writer = self._writers[kind] = self._writer_for(kind)
@@ -162,7 +162,7 @@ class Codec:
         self._depth = depth - 1
         return packing.Ext(code, data)
 
-    def _writer_for(self, kind: type) -> Callable[[Any], Any]:
+    def _writer_for(self, kind: Any) -> Callable[[Any], Any]:
         """How values of a type are written; looked up once a type."""
         if issubclass(kind, enum.Enum):
             tag = self._tag(kind)
@@ -188,7 +188,7 @@ class Codec:
             "register it with @wire"
         )
 
-    def _tag(self, kind: type) -> str:
+    def _tag(self, kind: Any) -> str:
         tag = tags.tag_of(kind)
         if tag is None:
             raise CodecError(f"{kind.__module__}.{kind.__qualname__} is not registered: decorate it with @wire")

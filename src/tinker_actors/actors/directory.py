@@ -13,11 +13,11 @@ from typing import Any
 
 from tinker_actors.actors import envelope, location
 from tinker_actors.actors.actor import Actor
+from tinker_actors.actors.cell import Cell
 from tinker_actors.actors.control import SYSTEM_IDS, CellRestarted, CellSpec, ClassLocation, Report
 from tinker_actors.actors.errors import ActorDiedError, ActorStoppedError, MailboxFull, SpawnError
 from tinker_actors.actors.events import Event, Restarted, Terminated
 from tinker_actors.actors.lifecycle import Lifecycle
-from tinker_actors.actors.mailbox import Cell
 from tinker_actors.actors.node import ENDED, Node
 from tinker_actors.actors.ref import ActorRef, Address
 from tinker_actors.actors.restart import Restart, RestartHistory, RestartPolicy

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 from tinker_actors.actors.deadlines import CoarseTimer
 
 if TYPE_CHECKING:
-    from tinker_actors.actors.mailbox import Cell
+    from tinker_actors.actors.cell import Cell
     from tinker_actors.actors.message import Message
 
 

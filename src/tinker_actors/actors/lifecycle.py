@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from tinker_actors.actors.actor import Actor
 from tinker_actors.actors.call import current_call
+from tinker_actors.actors.cell import Cell, Interrupt, forget_cancellation
 from tinker_actors.actors.errors import ActorStoppedError
-from tinker_actors.actors.mailbox import Cell, Interrupt, State
+from tinker_actors.actors.mailbox import State
 from tinker_actors.actors.restart import RestartHistory
 
 if TYPE_CHECKING:
@@ -164,7 +165,7 @@ class Lifecycle:
                 self._mark_started(constructed)
                 failure = await cell.serve()
             except asyncio.CancelledError:
-                _uncancel()
+                forget_cancellation()
             except Exception as error:  # the boundary around constructors and on_start
                 failure = error
             await self._close_incarnation(failure, began=began)
@@ -175,7 +176,7 @@ class Lifecycle:
             try:
                 await asyncio.sleep(delay)
             except asyncio.CancelledError:
-                _uncancel()
+                forget_cancellation()
                 self._finish(None)
                 return
             self.incarnation += 1
@@ -222,14 +223,14 @@ class Lifecycle:
             if began and cell.instance is not None:
                 await cell.instance.on_stop()
         except asyncio.CancelledError:
-            _uncancel()
+            forget_cancellation()
         except Exception:  # the boundary around on_stop: the actor ends all the same
             logger.exception("on_stop of actor %s raised", cell.name)
         if self.has_children:
             try:
                 await self.host.stop_children(cell.id)
             except asyncio.CancelledError:
-                _uncancel()
+                forget_cancellation()
 
     def _finish(self, failure: BaseException | None) -> None:
         cell = self.cell
@@ -242,9 +243,3 @@ class Lifecycle:
         if self._ended is not None and not self._ended.done():
             self._ended.set_result(None)
         self.host.ended(cell, failure)
-
-
-def _uncancel() -> None:
-    task = asyncio.current_task()
-    while task is not None and task.cancelling():
-        task.uncancel()

@@ -1,39 +1,22 @@
-"""One actor's mailbox and the loop that serves it.
-
-All of an actor's one-at-a-time messages are awaited inline in one task, which starts with the first message: a task
-a message would cost more than everything else here. Only `@concurrent` messages get a task each.
-"""
+"""One actor's mailbox: what a ref in its process calls, and what waits."""
 
 from __future__ import annotations
 
 import asyncio
 import enum
-import logging
 from collections import deque
 from collections.abc import Awaitable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from tinker_actors.actors.actor import Actor, Kind, messages_of
-from tinker_actors.actors.call import Call, Chain, current_call, inherited
-from tinker_actors.actors.errors import (
-    ActorDiedError,
-    ActorFailure,
-    ActorStoppedError,
-    AskCycleError,
-    DeadlineExceeded,
-    MailboxFull,
-)
-from tinker_actors.actors.message import LocalAsk, LocalTell, Message, StreamMessage
+from tinker_actors.actors.call import inherited
+from tinker_actors.actors.errors import ActorDiedError, ActorStoppedError, AskCycleError, MailboxFull
+from tinker_actors.actors.message import LocalAsk, LocalTell, Message
 from tinker_actors.actors.ref import ActorRef, Address, Options
 from tinker_actors.actors.stream import LocalStream, Stream
 
 if TYPE_CHECKING:
     from tinker_actors.actors.host import Host
-    from tinker_actors.actors.view import MeshView
-
-logger = logging.getLogger(__name__)
-
-TURN = 256  # messages served before other tasks of the loop get their turn
 
 
 class State(enum.Enum):
@@ -46,43 +29,37 @@ class State(enum.Enum):
     ENDED = 5
 
 
-class Interrupt(enum.Enum):
-    """Why the serving loop must end."""
+class Mailbox:
+    """The messages of one actor, waiting and in progress; `Cell` serves them.
 
-    EXIT = 1  # the actor asked for its own end
-    FAIL = 2  # a concurrent message or a child failed it
-    KILL = 3  # stopped without draining
-
-
-class Cell:
-    """A mailbox, the messages in progress and the actor object of the present incarnation."""
+    Attributes:
+        queue: messages that wait, oldest first.
+        running: the one-at-a-time message in progress.
+        concurrent: the tasks of the concurrent messages in progress.
+        task: serves this mailbox; made by `life` when first needed.
+        reason: why the actor ended, or why its last incarnation did.
+    """
 
     __slots__ = (
-        "_labels",
         "_room",
-        "_running",
         "_wake",
         "capacity",
         "cls",
         "concurrent",
-        "failure",
         "host",
         "id",
-        "instance",
-        "interrupt",
         "life",
         "messages",
         "name",
         "queue",
         "reason",
         "ref",
+        "running",
         "state",
         "task",
-        "view",
     )
 
-    life: Any  # the Lifecycle that starts, restarts and ends this cell
-    view: MeshView
+    life: Any  # the Lifecycle that starts, restarts and ends this actor
 
     def __init__(self, host: Host, cls: type[Actor], address: Address) -> None:
         self.host = host
@@ -93,24 +70,24 @@ class Cell:
         self.messages = messages_of(cls)
         self.ref = ActorRef(address, self)
         self.queue: deque[Message] = deque()
+        self.running: Message | None = None
         self.concurrent: dict[Message, asyncio.Task[None]] = {}
         self.state = State.STARTING
         self.reason: BaseException | None = None
-        self.failure: BaseException | None = None
-        self.interrupt: Interrupt | None = None
-        self.instance: Actor | None = None
         self.task: asyncio.Task[None] | None = None
-        self._labels: dict[str, Chain] = {}
-        self._running: Message | None = None
         self._wake: asyncio.Future[None] | None = None
         self._room: deque[asyncio.Future[None]] = deque()
+
+    def begin(self, message: Message) -> None:
+        """Start a concurrent message."""
+        raise NotImplementedError
 
     # What a ref in this process calls
 
     async def ask(self, options: Options, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Put an ask in the mailbox and await its outcome; being cancelled cancels the handler."""
         host = self.host
-        chain, due = inherited(options.timeout, host.loop.time())
+        chain, due = inherited(options.timeout, host.loop)
         message = LocalAsk(method, args, kwargs, chain, due)
         future = message.future = host.loop.create_future()
         self.post(message, wait=options.wait is not False)
@@ -143,7 +120,7 @@ class Cell:
 
     def stream(self, options: Options, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Stream:
         """An iterator whose first item sends the call."""
-        chain, due = inherited(options.timeout, self.host.loop.time())
+        chain, due = inherited(options.timeout, self.host.loop)
 
         def begin(reader: Stream) -> LocalStream:
             message = LocalStream(method, args, kwargs, chain, due)
@@ -197,7 +174,7 @@ class Cell:
             and self.state is State.RUNNING
             and (inside or (not self.queue and len(self.concurrent) < self.capacity and self.task is not None))
         ):
-            self._begin(message)
+            self.begin(message)
             return
         self.queue.append(message)
         wake = self._wake
@@ -216,7 +193,7 @@ class Cell:
         task = self.concurrent.get(message)
         if task is not None:
             task.cancel()
-        elif message is self._running:
+        elif message is self.running:
             if self.task is not None:
                 self.task.cancel()
         elif message in self.queue:
@@ -232,22 +209,6 @@ class Cell:
         error.__cause__ = self.reason
         return error
 
-    def request_exit(self) -> None:
-        """End after the present message."""
-        if self.interrupt is None:
-            self.interrupt = Interrupt.EXIT
-            self.wake()
-
-    def fail(self, error: BaseException) -> None:
-        """Make this incarnation fail from outside its one-at-a-time handler."""
-        if self.interrupt is None:
-            self.failure = error
-            self._break(Interrupt.FAIL)
-
-    def kill(self) -> None:
-        """End this incarnation without serving what waits."""
-        self._break(Interrupt.KILL)
-
     def wake(self) -> None:
         """Let the serving loop look again."""
         wake, self._wake = self._wake, None
@@ -259,14 +220,6 @@ class Cell:
         while self.queue:
             self.queue.popleft().fail(error)
         self._admit()
-
-    def _break(self, interrupt: Interrupt) -> None:
-        self.interrupt = interrupt
-        if self._running is not None and self.task is not None:
-            if asyncio.current_task() is not self.task:
-                self.task.cancel()
-        else:
-            self.wake()
 
     def _not_a_message(self, message: Message) -> Exception:
         method = self.messages.get(message.method)
@@ -302,127 +255,3 @@ class Cell:
             if not waiter.done():
                 waiter.set_result(None)
                 room -= 1
-
-    # Serving
-
-    async def serve(self) -> BaseException | None:
-        """Serve until interrupted, or until drained; the failure that ended this incarnation, or None."""
-        queue = self.queue
-        served = 0
-        while self.interrupt is None:
-            while queue and queue[0].spec.concurrent and len(self.concurrent) < self.capacity:
-                self._begin(queue.popleft())
-            if not queue or queue[0].spec.concurrent:
-                if self.state is State.DRAINING and not queue and not self.concurrent:
-                    return None
-                self.host.idle()
-                self._wake = self.host.loop.create_future()
-                try:
-                    await self._wake
-                finally:
-                    self._wake = None
-                continue
-            message = queue.popleft()
-            while queue and queue[0].spec.concurrent and len(self.concurrent) < self.capacity:
-                self._begin(queue.popleft())
-            if self._room:
-                self._admit()
-            failure = await self._serve_one(message)
-            if failure is not None:
-                return failure
-            served += 1
-            if served % TURN == 0:
-                await asyncio.sleep(0)
-        return self.failure
-
-    async def _serve_one(self, message: Message) -> BaseException | None:
-        if message.deadline is not None and message.deadline <= self.host.loop.time():
-            message.fail(DeadlineExceeded(f"{self.name}.{message.method} was not begun by its deadline"))
-            return None
-        name = message.method
-        label = self._labels.get(name)
-        if label is None:
-            label = self._labels[name] = ((self.id, f"{self.name}.{name}"),)
-        call = Call(message.chain + label if message.chain else label, message.deadline)
-        current_call.set(call)
-        self._running = message
-        try:
-            return await self._execute(message)
-        finally:
-            self._running = None
-            call.active = False
-            if message.cancelled or self.interrupt is not None:
-                _forget_cancellation()
-
-    async def _execute(self, message: Message) -> BaseException | None:
-        """Run the handler and give its outcome to the sender; returns what makes the actor itself fail."""
-        try:
-            function = getattr(self.instance, message.method)
-            if isinstance(message, StreamMessage):
-                value = await message.produce(function)
-            else:
-                value = await function(*message.args, **message.kwargs)
-        except asyncio.CancelledError as error:
-            if message.cancelled:
-                message.fail(error)
-            elif self.interrupt is Interrupt.KILL:
-                message.fail(ActorStoppedError(f"actor {self.name} was stopped while it served {message.method}"))
-            elif self.interrupt is Interrupt.FAIL:
-                message.fail(self._died(self.failure))
-            else:
-                message.fail(error)  # the handler cancelled itself; that is its outcome, not ours
-            return None
-        except ActorFailure as error:
-            message.fail(self._died(error))
-            return error
-        except Exception as error:  # the boundary around user code: an ask's error belongs to the asker
-            message.fail(error)
-            return error if message.is_tell else None
-        except BaseException as error:  # SystemExit and the like: user code wants this process's end; only its own ends
-            if isinstance(error, KeyboardInterrupt):
-                message.fail(error)
-                raise
-            message.fail(self._died(error))
-            return error
-        message.succeed(value)
-        return None
-
-    def _died(self, error: BaseException | None) -> ActorDiedError:
-        died = ActorDiedError(f"actor {self.name} failed: {type(error).__name__}: {error}")
-        died.__cause__ = error
-        return died
-
-    def _begin(self, message: Message) -> None:
-        host = self.host
-        task = host.loop.create_task(self._serve_concurrently(message), context=host.context.copy())
-        self.concurrent[message] = task
-
-    async def _serve_concurrently(self, message: Message) -> None:
-        failure = None
-        try:
-            if message.deadline is not None and message.deadline <= self.host.loop.time():
-                message.fail(DeadlineExceeded(f"{self.name}.{message.method} was not begun by its deadline"))
-                return
-            call = Call(message.chain, message.deadline)
-            current_call.set(call)
-            try:
-                failure = await self._execute(message)
-            finally:
-                call.active = False
-        finally:
-            self.concurrent.pop(message, None)
-            if not message.done:  # cancelled before its first step
-                message.fail(asyncio.CancelledError())
-            if failure is not None:
-                self.fail(failure)
-            if self._room:
-                self._admit()
-            if self.queue or self.state is State.DRAINING:
-                self.wake()
-
-
-def _forget_cancellation() -> None:
-    """Take back the cancellations that were meant for one message, not for the actor's task."""
-    task = asyncio.current_task()
-    while task is not None and task.cancelling():
-        task.uncancel()

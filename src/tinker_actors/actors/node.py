@@ -12,11 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from tinker_actors.actors import envelope
+from tinker_actors.actors.cell import Cell
 from tinker_actors.actors.codec import Codec, Frame
 from tinker_actors.actors.control import SYSTEM_IDS, CellEnded, CellRestarted, Report
 from tinker_actors.actors.deadlines import CoarseTimer
 from tinker_actors.actors.errors import ActorDiedError, CodecError, NodeDiedError, UnroutableError
-from tinker_actors.actors.mailbox import Cell
 from tinker_actors.actors.ref import ActorRef, Address, Options, Target
 from tinker_actors.actors.remote import Pending, RemoteTarget
 from tinker_actors.actors.serving import Serving
@@ -250,7 +250,7 @@ class Node:
         """An envelope as bytes and frames; CodecError if it can't be sent or is too large."""
         frames: list[Frame] = []
         data = self.codec.encode(parts, frames)
-        size = len(data) + sum(frame.nbytes for frame in frames)
+        size = len(data) + sum(frame.nbytes for frame in frames) if frames else len(data)
         if size > self.max_message:
             raise CodecError(f"a message of {size} bytes exceeds this mesh's limit of {self.max_message} bytes")
         return data, frames

@@ -132,13 +132,12 @@ class RemoteTarget:
     async def ask(self, options: Options, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Send an ask and await its outcome; being cancelled cancels the handler."""
         node = self.node
-        now = node.loop.time()
-        chain, due = inherited(options.timeout, now)
+        chain, due = inherited(options.timeout, node.loop)
         pending = PendingAsk(self, node.next_id())
         future = pending.future = node.loop.create_future()
         meta = None
         if chain or due is not None or options.wait is False:
-            meta = [None if due is None else due - now, chain, int(options.wait is False)]
+            meta = [None if due is None else due - node.loop.time(), chain, int(options.wait is False)]
         self._submit(
             pending,
             [envelope.ASK, pending.id, self.address.id, method, list(args), kwargs or None, meta],
@@ -166,8 +165,7 @@ class RemoteTarget:
     def stream(self, options: Options, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Stream:
         """An iterator whose first item sends the call."""
         node = self.node
-        now = node.loop.time()
-        chain, due = inherited(options.timeout, now)
+        chain, due = inherited(options.timeout, node.loop)
 
         def begin(reader: Stream) -> PendingStream:
             pending = PendingStream(self, node.next_id(), reader)
@@ -230,7 +228,7 @@ class RemoteTarget:
         node = self.node
         node.require(self.address.node)
         data, frames = node.encode(parts)
-        pending.size = len(data) + sum(frame.nbytes for frame in frames)
+        pending.size = len(data) + sum(frame.nbytes for frame in frames) if frames else len(data)
         if not self._parked and self._has_room(pending.size):
             self._send(pending, data, frames)
         elif wait:

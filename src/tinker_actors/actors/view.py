@@ -12,8 +12,8 @@ from tinker_actors.actors.ref import ActorRef
 from tinker_actors.actors.restart import RestartPolicy
 
 if TYPE_CHECKING:
+    from tinker_actors.actors.cell import Cell
     from tinker_actors.actors.events import Event
-    from tinker_actors.actors.mailbox import Cell
     from tinker_actors.actors.node import Node
 
 A = TypeVar("A", bound=Actor)

@@ -1,0 +1,210 @@
+"""The loop that serves one actor's mailbox.
+
+All of an actor's one-at-a-time messages are awaited inline in one task, which starts with the first message: a task
+a message would cost more than everything else here. Only `@concurrent` messages get a task each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+from typing import TYPE_CHECKING
+
+from tinker_actors.actors.actor import Actor
+from tinker_actors.actors.call import Call, Chain, current_call
+from tinker_actors.actors.errors import ActorDiedError, ActorFailure, ActorStoppedError, DeadlineExceeded
+from tinker_actors.actors.mailbox import Mailbox, State
+from tinker_actors.actors.message import Message, StreamMessage
+from tinker_actors.actors.ref import Address
+
+if TYPE_CHECKING:
+    from tinker_actors.actors.host import Host
+    from tinker_actors.actors.view import MeshView
+
+TURN = 256  # messages served before other tasks of the loop get their turn
+
+
+class Interrupt(enum.Enum):
+    """Why the serving loop must end."""
+
+    EXIT = 1  # the actor asked for its own end
+    FAIL = 2  # a concurrent message or a child failed it
+    KILL = 3  # stopped without draining
+
+
+class Cell(Mailbox):
+    """A mailbox and the actor object that serves it.
+
+    Attributes:
+        instance: the actor of the present incarnation; None between two.
+        interrupt: why serving is to end.
+        failure: with `Interrupt.FAIL`, the cause.
+    """
+
+    __slots__ = ("_labels", "failure", "instance", "interrupt", "view")
+
+    view: MeshView
+
+    def __init__(self, host: Host, cls: type[Actor], address: Address) -> None:
+        super().__init__(host, cls, address)
+        self.instance: Actor | None = None
+        self.interrupt: Interrupt | None = None
+        self.failure: BaseException | None = None
+        self._labels: dict[str, Chain] = {}
+
+    def request_exit(self) -> None:
+        """End after the present message."""
+        if self.interrupt is None:
+            self.interrupt = Interrupt.EXIT
+            self.wake()
+
+    def fail(self, error: BaseException) -> None:
+        """Make this incarnation fail from outside its one-at-a-time handler."""
+        if self.interrupt is None:
+            self.failure = error
+            self._break(Interrupt.FAIL)
+
+    def kill(self) -> None:
+        """End this incarnation without serving what waits."""
+        self._break(Interrupt.KILL)
+
+    def _break(self, interrupt: Interrupt) -> None:
+        self.interrupt = interrupt
+        if self.running is not None and self.task is not None:
+            if asyncio.current_task() is not self.task:
+                self.task.cancel()
+        else:
+            self.wake()
+
+    async def serve(self) -> BaseException | None:
+        """Serve until interrupted, or until drained; the failure that ended this incarnation, or None."""
+        queue = self.queue
+        served = 0
+        while self.interrupt is None:
+            while queue and queue[0].spec.concurrent and len(self.concurrent) < self.capacity:
+                self.begin(queue.popleft())
+            if not queue or queue[0].spec.concurrent:
+                if self.state is State.DRAINING and not queue and not self.concurrent:
+                    return None
+                self.host.idle()
+                self._wake = self.host.loop.create_future()
+                try:
+                    await self._wake
+                finally:
+                    self._wake = None
+                continue
+            message = queue.popleft()
+            while queue and queue[0].spec.concurrent and len(self.concurrent) < self.capacity:
+                self.begin(queue.popleft())
+            if self._room:
+                self._admit()
+            failure = await self._serve_one(message)
+            if failure is not None:
+                return failure
+            served += 1
+            if served % TURN == 0:
+                await asyncio.sleep(0)
+        return self.failure
+
+    async def _serve_one(self, message: Message) -> BaseException | None:
+        """Run a one-at-a-time handler and give its outcome to the sender; returns what makes the actor itself fail."""
+        if message.deadline is not None and message.deadline <= self.host.loop.time():
+            message.fail(self._too_late(message))
+            return None
+        name = message.method
+        label = self._labels.get(name)
+        if label is None:
+            label = self._labels[name] = ((self.id, f"{self.name}.{name}"),)
+        call = Call(message.chain + label if message.chain else label, message.deadline)
+        current_call.set(call)
+        self.running = message
+        try:
+            function = getattr(self.instance, name)
+            if isinstance(message, StreamMessage):
+                value = await message.produce(function)
+            else:
+                value = await function(*message.args, **message.kwargs)
+        except BaseException as error:  # the boundary around user code; `_outcome` says whose each error is
+            return self._outcome(message, error)
+        else:
+            message.succeed(value)
+            return None
+        finally:
+            self.running = None
+            call.active = False
+            if message.cancelled or self.interrupt is not None:
+                forget_cancellation()
+
+    def _outcome(self, message: Message, error: BaseException) -> BaseException | None:
+        """Give a handler's error to the sender; returns it if the actor itself fails by it."""
+        if isinstance(error, asyncio.CancelledError):
+            if self.interrupt is Interrupt.KILL:
+                message.fail(ActorStoppedError(f"actor {self.name} was stopped while it served {message.method}"))
+            elif self.interrupt is Interrupt.FAIL:
+                message.fail(self._died(self.failure))
+            else:
+                message.fail(error)  # its sender gave up, or the handler cancelled itself
+            return None
+        if isinstance(error, GeneratorExit):
+            raise error
+        if isinstance(error, Exception) and not isinstance(error, ActorFailure):
+            message.fail(error)
+            return error if message.is_tell else None
+        message.fail(self._died(error))
+        if isinstance(error, KeyboardInterrupt):
+            raise error
+        return error  # SystemExit too: an actor ends only itself, not its process
+
+    def _too_late(self, message: Message) -> DeadlineExceeded:
+        return DeadlineExceeded(f"{self.name}.{message.method} was not begun by its deadline")
+
+    def _died(self, error: BaseException | None) -> ActorDiedError:
+        died = ActorDiedError(f"actor {self.name} failed: {type(error).__name__}: {error}")
+        died.__cause__ = error
+        return died
+
+    def begin(self, message: Message) -> None:
+        host = self.host
+        task = host.loop.create_task(self._serve_concurrently(message), context=host.context.copy())
+        self.concurrent[message] = task
+        task.add_done_callback(lambda _: self._concurrent_ended(message))
+
+    async def _serve_concurrently(self, message: Message) -> None:
+        failure = None
+        call = Call(message.chain, message.deadline)
+        current_call.set(call)
+        try:
+            if message.deadline is not None and message.deadline <= self.host.loop.time():
+                message.fail(self._too_late(message))
+                return
+            function = getattr(self.instance, message.method)
+            if isinstance(message, StreamMessage):
+                value = await message.produce(function)
+            else:
+                value = await function(*message.args, **message.kwargs)
+        except BaseException as error:  # the boundary around user code; `_outcome` says whose each error is
+            self.concurrent.pop(message, None)
+            failure = self._outcome(message, error)
+        else:
+            self.concurrent.pop(message, None)  # before the sender can look
+            message.succeed(value)
+        finally:
+            call.active = False
+            if failure is not None:
+                self.fail(failure)
+
+    def _concurrent_ended(self, message: Message) -> None:
+        self.concurrent.pop(message, None)
+        if not message.done:  # cancelled before its first step
+            message.fail(asyncio.CancelledError())
+        if self._room:
+            self._admit()
+        if self.queue or self.state is State.DRAINING:
+            self.wake()
+
+
+def forget_cancellation() -> None:
+    """Take back the cancellations that were meant for a message or an incarnation, not for the actor's task."""
+    task = asyncio.current_task()
+    while task is not None and task.cancelling():
+        task.uncancel()
