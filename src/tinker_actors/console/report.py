@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from textwrap import indent
 
 from rich.console import Console
-from rich.padding import Padding
 from rich.text import Text
 
 from tinker_actors.console.curve import draw_curve
@@ -28,7 +28,7 @@ def print_report(
     for label in ("before", "after"):
         if label in transcripts:
             console.print(Text(f"\nAn episode {label} training", style="bold"))
-            console.print(Padding(Text(transcripts[label]), (0, 0, 0, 2)))
+            console.print(Text(indent(transcripts[label], "  ")), soft_wrap=True)
     if rewards:
         console.print(Text("\nMean episode reward by step", style="bold"))
         for row in draw_curve(rewards, width=min(console.width, 80), height=8):
