@@ -1,10 +1,11 @@
+import doctest
 import subprocess
 import sys
 
 import pytest
 
 from tinker_actors.errors import ConfigError, PolicyError
-from tinker_actors.policies import Handle, PolicySpec
+from tinker_actors.policies import Handle, PolicySpec, handles, spec
 
 
 def test_a_handle_reads_back_what_it_writes():
@@ -66,6 +67,12 @@ def test_a_spec_that_cannot_work_is_refused_naming_field_and_value(field, value)
 def test_a_spec_refuses_a_name_that_is_no_id():
     with pytest.raises(PolicyError, match=r"'\.\./x'"):
         PolicySpec(base_model="tiny-llama", name="../x")
+
+
+@pytest.mark.parametrize("module", [handles, spec])
+def test_the_examples_in_the_docstrings_hold(module):
+    assert doctest.testmod(module).failed == 0
+    assert doctest.testmod(module).attempted > 0
 
 
 def test_importing_policies_loads_no_torch_and_no_actor_runtime():

@@ -1,10 +1,11 @@
+import doctest
 import math
 
 import pytest
 import torch
 
 from tinker_actors.errors import ConfigError
-from tinker_actors.training import LOSS_DEFAULTS, AdamParams, LossConfig
+from tinker_actors.training import LOSS_DEFAULTS, AdamParams, LossConfig, contract
 from tinker_actors.training.losses import LOSSES, LossInputs, loss_terms
 from tinker_actors.training.metrics import batch_metrics
 
@@ -110,6 +111,11 @@ def test_a_log_ratio_of_minus_1000_stays_finite(name):
     terms.sum().backward()
     assert torch.isfinite(terms).all()
     assert batch.logprobs_N.grad.tolist() == [0.0]
+
+
+def test_the_examples_in_the_docstrings_hold():
+    found = doctest.testmod(contract)
+    assert (found.failed, found.attempted > 0) == (0, True)
 
 
 def test_the_config_knows_exactly_the_losses_that_exist():

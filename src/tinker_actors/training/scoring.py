@@ -55,7 +55,8 @@ def score(model: PreTrainedModel, batch: MicroBatch) -> tuple[Tensor, Tensor]:
     all_NV = torch.log_softmax(logits_NV, dim=-1)
     logprobs_N = all_NV.gather(1, batch.targets_N.to(device)[:, None])[:, 0]
     with torch.no_grad():
-        entropy_N = torch.special.entr(all_NV.exp()).sum(-1)
+        # a few rows at a time: a whole vocabulary a row is the largest thing there is
+        entropy_N = torch.cat([torch.special.entr(rows.exp()).sum(-1) for rows in all_NV.split(128)])
     return logprobs_N, entropy_N
 
 
