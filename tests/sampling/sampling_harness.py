@@ -74,7 +74,7 @@ class Publisher:
         snapshot = self.store.publish(policy, write, step=step, base_model=BASE, kind="full")
         return Published(snapshot, model.eval())
 
-    def lora(self, policy, *, seed, rank=4, alpha=32.0, std=0.12, step=0, base=BASE) -> Published:
+    def lora(self, policy, *, seed, rank=4, alpha=32.0, std=0.06, step=0, base=BASE) -> Published:
         from peft import LoraConfig, get_peft_model
 
         config = LoraConfig(r=rank, lora_alpha=alpha, target_modules="all-linear", task_type="CAUSAL_LM")

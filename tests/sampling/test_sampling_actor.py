@@ -1,4 +1,5 @@
 import asyncio
+import random
 
 import pytest
 from sampling_harness import TOKENIZER, ask
@@ -99,11 +100,11 @@ async def test_a_deadline_ends_an_ask_and_frees_its_rows(publisher):
 
 
 async def test_a_refresh_is_served_while_requests_run(publisher):
-    one, two = publisher.lora("p", seed=1, std=0.05), publisher.lora("p", seed=2)
+    one, two = publisher.lora("p", seed=1), publisher.lora("p", seed=2)
     async with Mesh() as mesh:
         sampler = await mesh.spawn(Sampler, **options(publisher))
         await sampler.refresh([one.handle])
-        request = ask(one.handle, "x", max_tokens=400, default_stops=False)
+        request = ask(one.handle, "x", max_tokens=400, default_stops=False, seed=1)
         long = asyncio.create_task(sampler.sample(request))
         await sampler.sample(ask(one.handle, "y", max_tokens=1))
         await sampler.refresh([two.handle])
@@ -135,3 +136,42 @@ async def test_a_sampler_in_another_process_answers_the_same(publisher):
 def test_settings_that_cannot_work_are_refused(publisher):
     with pytest.raises(ConfigError, match="max_batch is 0"):
         Sampler(**options(publisher, max_batch=0))
+
+
+async def test_nothing_is_lost_among_cancellations_and_refreshes(publisher):
+    published = [publisher.lora("p", seed=seed) for seed in range(4)]
+    handles = [entry.handle for entry in published]
+    rng = random.Random(0)
+    async with Mesh() as mesh:
+        sampler = await mesh.spawn(Sampler, **options(publisher, max_batch=16))
+        await sampler.refresh(handles[:2])
+
+        async def one(number):
+            for _ in range(rng.randrange(30)):
+                await asyncio.sleep(0)
+            request = ask(
+                handles[number % 4], f"{number % 7}", max_tokens=rng.randrange(1, 12), num_samples=rng.randrange(1, 4)
+            )
+            return request, await sampler.sample(request)
+
+        asks = [asyncio.create_task(one(number)) for number in range(300)]
+        for step in range(12):
+            await sampler.refresh([handles[step % 4], handles[(step + 1) % 4]])
+            for task in rng.sample(asks, 4):
+                task.cancel()
+        outcomes = await asyncio.gather(*asks, return_exceptions=True)
+        await sampler.refresh([])
+        stats = await sampler.stats()
+    served = 0
+    for outcome in outcomes:
+        if isinstance(outcome, (asyncio.CancelledError, UnknownPolicyError)):
+            continue
+        request, reply = outcome
+        served += 1
+        assert len(reply.samples) == request.num_samples
+        owner = published[handles.index(reply.snapshot)]
+        assert reply.snapshot == request.snapshot
+        sample = reply.samples[-1]
+        assert sample.logprobs == pytest.approx(owner.logprobs(request.prompt, sample.tokens), abs=1e-5)
+    assert served == stats.requests > 50
+    assert (stats.failed, stats.waiting, stats.snapshots) == (0, 0, ())

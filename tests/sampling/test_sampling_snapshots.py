@@ -59,7 +59,7 @@ def test_after_a_refresh_samples_are_those_of_the_new_snapshot(harness, publishe
 
 def refresh_amid(engine, first, handles):
     """Refresh in the middle of a batch that runs on `first`; the batch's long sample goes on for 30 tokens."""
-    long = ask(first.handle, "hello", max_tokens=30, default_stops=False)
+    long = ask(first.handle, "hello", max_tokens=30, default_stops=False, seed=1)
     short = ask(first.handle, "hello", max_tokens=2, default_stops=False)
     original, refreshed = engine.engine._answer, []
 
@@ -95,6 +95,19 @@ def test_a_running_request_finishes_on_its_snapshot_although_it_is_released(harn
     check(reply, one, prompt=request.prompt)
     engine.serve([ask(two.handle, "hello")])
     assert engine.residents.held() == 1
+
+
+def test_a_waiting_request_keeps_its_snapshot_through_a_refresh(harness, publisher):
+    one, two = publisher.lora("p", seed=1), publisher.lora("p", seed=2)
+    engine = harness()
+    engine.refresh(one.handle)
+    waiting = engine.engine.submit(ask(one.handle, "hello", seed=1))
+    refreshed = engine.engine.replace((two.handle,), engine.residents.check((two.handle,)))
+    engine.engine.start()
+    refreshed.result(timeout=20)
+    ticket, reply = engine.answers.get(timeout=20)
+    assert ticket is waiting
+    check(reply, one, prompt=waiting.request.prompt)
 
 
 def test_released_adapters_leave_memory(harness, publisher):  # A7

@@ -198,6 +198,7 @@ class Engine:
             self._residents.collect()
             if rows := self._take():
                 self._serve(rows)
+                self._residents.collect()
         with self._changed:
             self._run_between()
             error = SamplingError("the sampler stopped before the request was served")

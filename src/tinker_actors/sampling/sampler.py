@@ -132,7 +132,8 @@ class Sampler(Actor):
 
     def _from_engine(self, answers: Sequence[Answer]) -> None:
         # one wake-up of the loop for all requests that a step finished
-        self._loop.call_soon_threadsafe(self._resolve, answers)
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._resolve, answers)
 
     def _resolve(self, answers: Sequence[Answer]) -> None:
         for ticket, answer in answers:
