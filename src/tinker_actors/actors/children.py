@@ -61,7 +61,7 @@ class Children:
         self._start_timeout = start_timeout
         self._closing = False
         self._children = {index: Child(index, policy) for index in range(1, node.count)}
-        node.greeted = self._greeted
+        node.exchange.greeted = self._greeted
         for index in self._children:
             directory.agents[index] = node.ref(system_address(node.mesh, index))
 
@@ -119,9 +119,9 @@ class Children:
             "index": child.index,
             "incarnation": child.incarnation,
             "count": self._node.count,
-            "max_message": self._node.max_message,
+            "max_message": self._node.exchange.max_message,
             "url": f"ipc://{self._folder}/{name}",
-            "parent_url": self._node.url,
+            "parent_url": self._node.exchange.url,
             "parent": os.getpid(),
             "path": sys.path,
             "argv": sys.argv,
@@ -159,13 +159,13 @@ class Children:
     def _announce(self, child: Child) -> None:
         """Let requests to a child through, and tell all nodes of each other."""
         node = self._node
-        node.open_peer(child.index)
+        node.exchange.open_peer(child.index)
         for name, ref in node.names.items():
-            node.send(child.index, [envelope.NAME, name, ref])
+            node.exchange.send(child.index, [envelope.NAME, name, ref])
         for other in self._children.values():
-            if other is not child and node.is_open(other.index):
-                node.send(child.index, [envelope.PEER, other.index, other.incarnation, other.url, None, False])
-                node.send(other.index, [envelope.PEER, child.index, child.incarnation, child.url, None, False])
+            if other is not child and node.exchange.is_open(other.index):
+                node.exchange.send(child.index, [envelope.PEER, other.index, other.incarnation, other.url, None, False])
+                node.exchange.send(other.index, [envelope.PEER, child.index, child.incarnation, child.url, None, False])
 
     def _exited(self, child: Child, process: ChildProcess) -> None:
         if self._closing:
@@ -180,7 +180,7 @@ class Children:
         self._directory.background(self._respawn(child, entries, error))
 
     def _down(self, child: Child, error: NodeDiedError, *, final: bool) -> None:
-        self._node.peer_down(child.index, child.incarnation, error, final=final)
+        self._node.exchange.peer_down(child.index, child.incarnation, error, final=final)
         notice = [envelope.PEER, child.index, child.incarnation, None, error, final]
         self._directory.tell_nodes(notice, besides=child.index)
 

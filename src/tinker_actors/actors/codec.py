@@ -171,7 +171,7 @@ class Codec:
             return lambda value: self._nest(Ext.ERROR, self._error_parts(value))
         if tags.is_dataclass(kind):
             tag = self._tag(kind)
-            names = tuple(field.name for field in dataclasses.fields(cast(Any, kind)))
+            names = tuple(field.name for field in dataclasses.fields(kind))
             return lambda value: self._nest(Ext.DATACLASS, [tag, [getattr(value, name) for name in names]])
         if issubclass(kind, ActorRef):
             return self._write_ref

@@ -112,7 +112,7 @@ class Directory:
         if self.closing:
             raise SpawnError("the mesh is closing")
         if node is None:
-            alive = [index for index in range(1, self.node.count) if self.node.may_route(index)]
+            alive = [index for index in range(1, self.node.count) if self.node.exchange.may_route(index)]
             return alive[self._next_node() % len(alive)] if alive else 0
         if not 0 <= node < self.node.count:
             raise SpawnError(f"node must be one of 0 to {self.node.count - 1}, got {node}")
@@ -300,7 +300,7 @@ class Directory:
         """Send a control envelope to every child node that is up."""
         for index in self.agents:
             if index != besides:
-                self.node.send(index, parts)
+                self.node.exchange.send(index, parts)
 
     async def close(self, timeout: float) -> None:
         """Stop every actor on every node, those of later spawns not waiting for earlier ones."""

@@ -106,7 +106,7 @@ class Mesh(MeshView):
         from tinker_actors.actors.worker import system_address
 
         folder = self._folder = _private_folder()
-        node.listen(f"ipc://{folder}/0.1")
+        node.exchange.listen(f"ipc://{folder}/0.1")
         cell = make_cell(node, directory, DirectoryActor, system_address(node.mesh, 0))
         await Lifecycle(node, cell, (directory,), {}, RestartHistory(RestartPolicy.never())).start()
         self._children = Children(

@@ -103,7 +103,7 @@ class PendingStream(Pending):
     def grant(self, count: int) -> None:
         """The reader has room for more."""
         if not self.done:
-            self.target.node.send(self.target.address.node, [envelope.CREDIT, self.id, count])
+            self.target.node.exchange.send(self.target.address.node, [envelope.CREDIT, self.id, count])
 
     def abandon(self) -> None:
         """The reader is gone."""
@@ -133,7 +133,7 @@ class RemoteTarget:
         """Send an ask and await its outcome; being cancelled cancels the handler."""
         node = self.node
         chain, due = inherited(options.timeout, node.loop)
-        pending = PendingAsk(self, node.next_id())
+        pending = PendingAsk(self, node.exchange.next_id())
         future = pending.future = node.loop.create_future()
         meta = None
         if chain or due is not None or options.wait is False:
@@ -168,7 +168,7 @@ class RemoteTarget:
         chain, due = inherited(options.timeout, node.loop)
 
         def begin(reader: Stream) -> PendingStream:
-            pending = PendingStream(self, node.next_id(), reader)
+            pending = PendingStream(self, node.exchange.next_id(), reader)
             meta = [None if due is None else due - node.loop.time(), chain, int(options.wait is False)]
             parts = [envelope.STREAM, pending.id, self.address.id, method, list(args), kwargs or None, meta]
             self._submit(pending, [*parts, options.buffer], wait=options.wait is not False)
@@ -183,7 +183,7 @@ class RemoteTarget:
             self._parked = deque(entry for entry in self._parked if entry[0] is not pending)
             pending.done = True
         else:
-            self.node.send(self.address.node, [envelope.CANCEL, pending.id])
+            self.node.exchange.send(self.address.node, [envelope.CANCEL, pending.id])
 
     def release(self, count: int, size: int) -> None:
         """Messages left the window; send what waits for their place."""
@@ -195,7 +195,7 @@ class RemoteTarget:
             if isinstance(pending, PendingTell) and not pending.room.done():
                 pending.room.set_result(None)
         if not self.outstanding:
-            self.node.busy.discard(self)
+            self.node.exchange.busy.discard(self)
 
     def reset(self, error: BaseException) -> int:
         """The target's process is gone: fail what waits here; returns how many tells were never confirmed."""
@@ -226,14 +226,14 @@ class RemoteTarget:
             MailboxFull: no room, and `wait` is False.
         """
         node = self.node
-        node.require(self.address.node)
-        data, frames = node.encode(parts)
+        node.exchange.require(self.address.node)
+        data, frames = node.exchange.encode(parts)
         pending.size = len(data) + sum(frame.nbytes for frame in frames) if frames else len(data)
         if not self._parked and self._has_room(pending.size):
             self._send(pending, data, frames)
         elif wait:
             self._parked.append((pending, data, frames))
-            node.busy.add(self)
+            node.exchange.busy.add(self)
         else:
             raise MailboxFull(
                 f"{self.outstanding} messages to {self.address.name} are outstanding, its mailbox size is "
@@ -245,11 +245,11 @@ class RemoteTarget:
 
     def _send(self, pending: Pending, data: bytes, frames: Sequence[Frame]) -> None:
         if not self.outstanding:
-            self.node.busy.add(self)
+            self.node.exchange.busy.add(self)
         self.outstanding += 1
         pending.sent = True
         if pending.id:
             self.bytes += pending.size
-            self.node.pending[pending.id] = pending
+            self.node.exchange.pending[pending.id] = pending
         system = self.address.id < SYSTEM_IDS
-        self.node.send_encoded(self.address.node, data, frames, system=system, urgent=bool(pending.id))
+        self.node.exchange.send_encoded(self.address.node, data, frames, system=system, urgent=bool(pending.id))

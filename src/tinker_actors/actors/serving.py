@@ -77,7 +77,7 @@ class Serving:
         """The last answer to an ask or a stream."""
         self.open.pop(ident, None)
         if self.alive:
-            self.node.answer(self.peer, ident, parts)
+            self.node.exchange.answer(self.peer, ident, parts)
 
     def item(self, ident: int, value: Any) -> None:
         """One item of a stream.
@@ -86,7 +86,7 @@ class Serving:
             CodecError: the item can't be sent; the stream's producer fails with it.
         """
         if self.alive:
-            self.node.send(self.peer, [envelope.ITEM, ident, value])
+            self.node.exchange.send(self.peer, [envelope.ITEM, ident, value])
 
     def ack(self, actor: int) -> None:
         """A tell was served or dropped; acknowledged with all others of this loop turn."""
@@ -109,7 +109,7 @@ class Serving:
         acks, self._acks = self._acks, {}
         if self.alive:
             for actor, count in acks.items():
-                self.node.send(self.peer, [envelope.ACK, actor, count])
+                self.node.exchange.send(self.peer, [envelope.ACK, actor, count])
 
 
 class RemoteAsk(Message):

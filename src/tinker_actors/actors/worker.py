@@ -91,15 +91,15 @@ async def _serve(config: dict[str, Any], lifetime: Lifetime) -> None:
         count=config["count"],
         max_message=config["max_message"],
     )
-    node.listen(config["url"])
+    node.exchange.listen(config["url"])
     directory = node.ref(system_address(mesh, 0))
     registry = RemoteDirectory(node, directory)
     node.supervisor = registry
     cell = make_cell(node, registry, NodeAgent, system_address(mesh, index))
     history = RestartHistory(RestartPolicy.never())
     await Lifecycle(node, cell, (node, registry, lifetime.leave), {}, history).start()
-    node.connect(0, 1, config["parent_url"])
-    node.open_peer(0)
+    node.exchange.connect(0, 1, config["parent_url"])
+    node.exchange.open_peer(0)
     gc.freeze()  # what is there now stays; the collector need not look at it again
     await stop.wait()
     node.close()
