@@ -90,7 +90,7 @@ def test_the_sampled_stop_token_is_an_action_token_and_not_text(served):  # T7
     assert list(sample.tokens) == greedy[:3]
     assert sample.logprobs == pytest.approx(one.logprobs(prompt, greedy[:3]), abs=1e-5)
     assert sample.end is TurnEnd.STOP
-    assert sample.text == TOKENIZER.decode(greedy[:2])
+    assert sample.text == TOKENIZER.decode(greedy[:2], skip_special=True)
 
 
 def test_the_tokenizers_stop_ids_end_a_sample_unless_told_otherwise(harness, publisher):
@@ -129,6 +129,31 @@ def test_a_stop_string_cuts_the_text_and_keeps_every_token(served):  # T11
     assert list(sample.tokens) == greedy[: end + 2]
     assert len(sample.logprobs) == len(sample.tokens)
     assert sample.end is TurnEnd.STOP
+
+
+def test_special_tokens_are_not_text_and_their_spelling_is_a_stop_token(served):
+    engine, one = served
+    special = next(
+        (prompt, greedy, place)
+        for prompt in ((token,) for token in range(7, 103))
+        for greedy in [one.greedy(prompt, 6)]
+        for place in range(1, 5)
+        if greedy[place] in TOKENIZER.special_ids and not set(greedy[:place]) & TOKENIZER.special_ids
+    )
+    prompt, greedy, place = special
+    spelled = TOKENIZER.token_text(greedy[place])
+    goes_on, stops = engine.serve(
+        [
+            ask(one.handle, prompt, max_tokens=6, temperature=0, default_stops=False),
+            ask(one.handle, prompt, max_tokens=6, temperature=0, default_stops=False, stop=(spelled,)),
+        ]
+    )
+    assert list(goes_on.samples[0].tokens) == greedy
+    assert goes_on.samples[0].text == TOKENIZER.decode(greedy, skip_special=True)
+    assert spelled not in goes_on.samples[0].text
+    assert list(stops.samples[0].tokens) == greedy[: place + 1]
+    assert stops.samples[0].end is TurnEnd.STOP
+    assert stops.samples[0].text == TOKENIZER.decode(greedy[:place])
 
 
 def test_reaching_the_context_ends_a_sample_as_overflow(served):  # T12

@@ -26,6 +26,7 @@ from tinker_actors.sampling.requests import (
 )
 from tinker_actors.sampling.residents import Checked, Residents
 from tinker_actors.sampling.rows import Row, Ticket, rows_of
+from tinker_actors.sampling.stops import PlainText, stop_ids_of
 
 logger = logging.getLogger(__name__)
 
@@ -66,7 +67,7 @@ class Engine:
         self._residents, self._tokenizer, self._answer = residents, tokenizer, answer
         self._context_length, self._max_batch, self._max_prefill = context_length, max_batch, max_prefill_tokens
         self._threads = threads
-        self._default_stops = frozenset(tokenizer.stop_ids)
+        self._text = PlainText(tokenizer)
         self._changed = threading.Condition()
         self._waiting: deque[Row] = deque()
         self._between: deque[Callable[[], None]] = deque()
@@ -115,10 +116,12 @@ class Engine:
                 self._residents.unpin(resident)
                 self._count_reply(ticket)
                 return ticket.reply()
-            stops = frozenset(request.params.stop_tokens)
-            if request.params.default_stops:
-                stops |= self._default_stops
-            rows = rows_of(ticket, context_length=self._context_length, stop_ids=stops, decoder=self._tokenizer)
+            rows = rows_of(
+                ticket,
+                context_length=self._context_length,
+                stop_ids=stop_ids_of(request.params, self._tokenizer),
+                decoder=self._text,
+            )
             self._waiting.extend(rows)
             self._changed.notify()
         return ticket
@@ -275,7 +278,7 @@ class Engine:
 
     def _finish(self, finished: list[Row]) -> None:
         # decoding takes a while; the lock is only for what other threads see
-        samples = [None if row.end is None else row.sample(self._tokenizer) for row in finished]
+        samples = [None if row.end is None else row.sample(self._text) for row in finished]
         done: list[Answer] = []
         with self._changed:
             for row, sample in zip(finished, samples, strict=True):

@@ -34,7 +34,8 @@ class SamplingParams:
         temperature: Divisor of the logits. 0 is greedy: the most likely token, with its log-prob at temperature 1.
         top_p: Nucleus: the smallest set of most likely tokens whose mass reaches it, in (0, 1]; 1 is off.
         top_k: Only the k most likely tokens, the lower id first among equals; -1 is off.
-        stop: Strings and token ids that end a sample. A string is sought in the sampled text only.
+        stop: Strings and token ids that end a sample. A string is sought in the sampled text, which leaves out special
+            tokens; one that spells a special token stands for that token.
         default_stops: Whether the tokenizer's own stop ids (end of text, end of turn) end a sample too.
         seed: In [0, 2**64). The same seed, prompt and snapshot give the same samples, whatever shares the batch and
             whichever sampler serves them. None draws a fresh seed, which the reply names.
@@ -113,7 +114,7 @@ class Sample:
         logprobs: Natural log-prob of each token under the distribution that it was drawn from (after temperature,
             top-k and top-p), shape (len(tokens),).
         end: `STOP`, `LENGTH` or `CONTEXT_OVERFLOW`.
-        text: The tokens as text, without the stop token and cut before the stop string that ended the sample.
+        text: The tokens as text, without special tokens and the stop token, cut before the stop string that ended it.
     """
 
     tokens: tuple[int, ...]

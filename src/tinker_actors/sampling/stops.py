@@ -5,16 +5,37 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from tinker_actors.models.tokenizer import Tokenizer
+from tinker_actors.sampling.requests import SamplingParams
+
 _INCOMPLETE = "�"
 """What decoders give for bytes that don't form a character yet."""
 
 
 class Decoder(Protocol):
-    """The part of a tokenizer that turns ids into text, special tokens kept."""
+    """What turns ids into text."""
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of `ids`."""
         ...
+
+
+class PlainText:
+    """A tokenizer's text without its special tokens: an action's text as environments receive it."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of `ids`; special tokens leave nothing."""
+        return self._tokenizer.decode(ids, skip_special=True)
+
+
+def stop_ids_of(params: SamplingParams, tokenizer: Tokenizer) -> frozenset[int]:
+    """The tokens that end a sample; a stop string that spells one special token stands for that token."""
+    spelled = (tokenizer.token_id(string) for string in params.stop_strings)
+    special = (token for token in spelled if token is not None and token in tokenizer.special_ids)
+    return frozenset((*params.stop_tokens, *special, *(tokenizer.stop_ids if params.default_stops else ())))
 
 
 class StopStrings:
