@@ -69,9 +69,13 @@ async def test_a_message_whose_deadline_has_passed_is_not_begun(mesh: Mesh) -> N
 async def test_a_streams_deadline_ends_it(mesh: Mesh) -> None:
     log = await mesh.spawn(Log)
     stream = log.options(timeout=0.1).stream.numbers()
-    with pytest.raises(DeadlineExceeded):
+
+    async def read_slowly() -> None:
         async for _ in stream:
             await asyncio.sleep(0.03)
+
+    with pytest.raises(DeadlineExceeded):
+        await read_slowly()
     assert (await log.read())[-1] == "stream closed"
 
 
@@ -130,10 +134,13 @@ async def test_after_one_task_of_a_group_failed_no_trace_of_the_other_appears(me
         await log.wait_for("slow begins")
         raise RuntimeError("first")
 
-    with pytest.raises(ExceptionGroup):
+    async def both() -> None:
         async with asyncio.TaskGroup() as group:
             group.create_task(log.hold("slow"))
             group.create_task(fails())
+
+    with pytest.raises(ExceptionGroup):
+        await both()
     await log.open()
     assert await log.read() == ["slow begins", "slow cancelled"]
 

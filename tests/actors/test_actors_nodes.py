@@ -179,11 +179,11 @@ async def test_everything_is_gone_after_the_mesh() -> None:
         counter = await mesh.spawn(Counter)
         pids = list(mesh.pids.values())
         folder = Path(mesh.folder or "")
-        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700  # noqa: ASYNC240
     for pid in pids:
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
-    assert not folder.exists()
+    assert not folder.exists()  # noqa: ASYNC240
     with pytest.raises(UnroutableError):
         await counter.add(1)
     with pytest.raises(UnroutableError):

@@ -62,7 +62,9 @@ def test_a_module_run_with_m_works(tmp_path: Path) -> None:
 @pytest.mark.parametrize("how", ["-c", "stdin"])
 def test_an_importable_actor_runs_from_a_session_without_a_file(tmp_path: Path, how: str) -> None:
     (tmp_path / "mine.py").write_text(ACTOR)
-    code = f"import asyncio, os\nfrom tinker_actors.actors import Mesh\nfrom mine import *\n{MAIN}\nasyncio.run(main())\n"
+    code = (
+        f"import asyncio, os\nfrom tinker_actors.actors import Mesh\nfrom mine import *\n{MAIN}\nasyncio.run(main())\n"
+    )
     code = code.replace("\nfrom mine import *", "\nimport sys; sys.path.insert(0, '.')\nfrom mine import *")
     result = run("-c", code, cwd=tmp_path) if how == "-c" else run("-", code=code, cwd=tmp_path)
     assert (result.returncode, result.stdout) == (0, "3\n"), result.stderr
@@ -114,7 +116,7 @@ if __name__ == "__main__":
 @pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 async def test_no_descendant_outlives_the_program(tmp_path: Path, blow: signal.Signals) -> None:
     (tmp_path / "script.py").write_text(ACTOR + BUSY)
-    process = subprocess.Popen(
+    process = subprocess.Popen(  # noqa: ASYNC220
         [sys.executable, "script.py"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     )
     with process:

@@ -101,7 +101,7 @@ class Log(Actor):
 
     @concurrent
     async def wait_for(self, what: str, times: int = 1) -> None:
-        while self.events.count(what) < times:
+        while self.events.count(what) < times:  # noqa: ASYNC110
             await asyncio.sleep(0.002)
 
     async def hold(self, name: str = "hold") -> str:
@@ -203,7 +203,7 @@ class Fragile(Actor):
         os.kill(os.getpid(), 9)
 
     async def block(self, seconds: float) -> str:
-        time.sleep(seconds)
+        time.sleep(seconds)  # noqa: ASYNC251
         return "done"
 
 

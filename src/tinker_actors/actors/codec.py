@@ -109,13 +109,14 @@ class Codec:
             CodecError: malformed bytes, an unknown tag or too few or too many frames.
         """
         self._incoming = iter(frames)
-        self._depth = 0
         try:
             value = self._unpack(data)
         except CodecError:
             raise
         except Exception as error:  # constructors of user classes, and msgpack's many ways to say malformed
             raise CodecError(f"can't decode a message: {type(error).__name__}: {error}") from error
+        finally:
+            self._depth = 0
         if next(self._incoming, None) is not None:
             raise CodecError("a message came with more frames than it names")
         return value

@@ -54,7 +54,9 @@ def take_apart(error: BaseException) -> list[Any]:
     attributes = {key: value for key, value in vars(error).items() if not key.startswith("__")}
     cause = error.__cause__
     text = cause.text if isinstance(cause, RemoteTraceback) else text_of(error)
-    return [tag, list(error.args), attributes, text]
+    # Some builtins (OSError's file name) need more than `args` to be made again; `__reduce__` knows what.
+    made_from: Any = error.__reduce__()[1] if kind.__module__ == "builtins" else error.args
+    return [tag, list(made_from), attributes, text]
 
 
 def put_together(parts: list[Any]) -> Exception:
@@ -68,7 +70,8 @@ def put_together(parts: list[Any]) -> Exception:
         error = kind(*args) if kind.__module__ == "builtins" else _bare(kind, args)
     except Exception:  # a constructor that its own args don't satisfy
         return RemoteError(tag, ", ".join(map(str, args)), text)
-    error.args = tuple(args)
+    if kind.__module__ != "builtins":
+        error.args = tuple(args)
     for name, value in attributes.items():
         setattr(error, name, value)
     error.__cause__ = RemoteTraceback(text)
