@@ -181,7 +181,8 @@ def test_a_killed_rollout_worker_does_not_stop_the_run(start: Callable[..., Proc
     workers[0].kill()
     assert process.end() == 0, process.output
     assert steps_of(tmp_path / "out") == list(range(1, 31))
-    assert "was lost" in process.output
+    assert "was started again: node" in process.output
+    assert "killed by SIGKILL" in (tmp_path / "out/run.log").read_text()
 
 
 def test_a_run_killed_outright_leaves_no_process_and_resumes(
@@ -199,13 +200,51 @@ def test_a_run_killed_outright_leaves_no_process_and_resumes(
     assert steps_of(tmp_path / "out") == list(range(1, done + 2))
 
 
-def test_sigterm_ends_a_run_with_its_processes(start: Callable[..., Process], config: str):
-    process = start("run", config, "--plain", "--output", "out", "--trainer.steps", "1000")
-    process.wait_for("step 1/1000")
+SLOW = """
+import asyncio
+from pathlib import Path
+
+from tinker_actors import Environment, Step
+
+LOG = Path(__file__).with_name("log")
+
+
+class Slow(Environment):
+    def reset(self, seed):
+        self.note("open")
+        return "go"
+
+    async def step(self, action):
+        await asyncio.sleep(3600)
+
+    def close(self):
+        self.note("close")
+
+    def note(self, what):
+        with LOG.open("a") as log:
+            log.write(f"{what} {id(self)}\\n")
+"""
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_closes_every_environment_once_and_leaves_no_process(
+    start: Callable[..., Process], tmp_path: Path, number: signal.Signals, code: int
+):
+    (tmp_path / "slow.py").write_text(SLOW)
+    process = start("run", "slow.py", "--plain", "--output", "out", "--evaluation.episodes", "6")
+    log = tmp_path / "log"
+    deadline = time.monotonic() + 50
+    while not log.exists() or log.read_text().count("open") < 6:
+        assert time.monotonic() < deadline, process.output
+        time.sleep(0.02)
     family = process.descendants()
-    process.popen.terminate()
-    assert process.end(5.0) == 143, process.output
+    process.popen.send_signal(number)
+    assert process.end(5.0) == code, process.output
     assert_gone(family)
+    lines = log.read_text().split("\n")[:-1]
+    opened = sorted(line.split()[1] for line in lines if line.startswith("open"))
+    closed = sorted(line.split()[1] for line in lines if line.startswith("close"))
+    assert closed == opened
 
 
 OWN = """

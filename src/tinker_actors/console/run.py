@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import sys
@@ -36,6 +37,9 @@ def run_command(target: str, overrides: Sequence[str], *, plain: bool, resume: b
     """
     folder, config = _resume(target, overrides) if resume else _start(target, overrides)
     console = Console()
+    logging.basicConfig(
+        filename=folder.log, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
     # not closed when stopped: closing waits for compute threads, which can't be cancelled
     runner = asyncio.Runner()
     try:

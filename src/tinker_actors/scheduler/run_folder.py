@@ -59,6 +59,11 @@ class RunFolder:
         return self.root / "rollouts.jsonl"
 
     @property
+    def log(self) -> Path:
+        """What the run's process logged."""
+        return self.root / "run.log"
+
+    @property
     def plot(self) -> Path:
         """The reward curve."""
         return self.root / "reward.png"
