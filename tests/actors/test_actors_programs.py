@@ -166,6 +166,13 @@ def test_importing_the_package_loads_no_zeromq(tmp_path: Path) -> None:
     assert result.returncode == 0, result.stderr
 
 
+def test_the_counter_example_prints_what_its_readme_says(tmp_path: Path) -> None:
+    folder = Path(__file__).parents[2] / "examples" / "actors"
+    result = run(str(folder / "counter.py"), cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert f"```\n{result.stdout}```" in (folder / "README.md").read_text()
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="uvloop needs a POSIX system")
 @pytest.mark.parametrize("nodes", [1, 2])
 def test_the_mesh_runs_on_uvloop(nodes: int) -> None:
