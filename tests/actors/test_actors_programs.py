@@ -5,12 +5,15 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 import time
 from pathlib import Path
 
 import psutil
 import pytest
+
+from tinker_actors.actors import Mesh, folder
 
 ACTOR = """
 import asyncio, os, sys
@@ -114,10 +117,17 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-async def test_no_descendant_outlives_the_program(tmp_path: Path, blow: signal.Signals) -> None:
+async def test_nothing_outlives_the_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, blow: signal.Signals
+) -> None:
     (tmp_path / "script.py").write_text(ACTOR + BUSY)
     process = subprocess.Popen(  # noqa: ASYNC220
-        [sys.executable, "script.py"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        [sys.executable, "script.py"],
+        cwd=tmp_path,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
     )
     with process:
         assert process.stdout is not None
@@ -126,10 +136,22 @@ async def test_no_descendant_outlives_the_program(tmp_path: Path, blow: signal.S
         assert len(children) == 2
         process.send_signal(blow)
         end = time.monotonic() + 5
+        folders = _folders(tmp_path)
+        assert len(folders) == 1
         while any(_alive(pid) for pid in [*children, process.pid]):
             process.poll()
             assert time.monotonic() < end, "a process is left after 5 s"
             await asyncio.sleep(0.01)
+    with monkeypatch.context() as patch:
+        patch.setattr(tempfile, "tempdir", str(tmp_path))
+        patch.setattr(folder, "YOUNG", 0.0)
+        async with Mesh(nodes=2) as mesh:
+            assert _folders(tmp_path) == [mesh.folder]
+    assert not _folders(tmp_path)
+
+
+def _folders(parent: Path) -> list[Path]:
+    return list(parent.glob("tinker-actors-*"))
 
 
 def _alive(pid: int) -> bool:
@@ -167,10 +189,10 @@ def test_importing_the_package_loads_no_zeromq(tmp_path: Path) -> None:
 
 
 def test_the_counter_example_prints_what_its_readme_says(tmp_path: Path) -> None:
-    folder = Path(__file__).parents[2] / "examples" / "actors"
-    result = run(str(folder / "counter.py"), cwd=tmp_path)
+    example = Path(__file__).parents[2] / "examples" / "actors"
+    result = run(str(example / "counter.py"), cwd=tmp_path)
     assert result.returncode == 0, result.stderr
-    assert f"```\n{result.stdout}```" in (folder / "README.md").read_text()
+    assert f"```\n{result.stdout}```" in (example / "README.md").read_text()
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="uvloop needs a POSIX system")
@@ -179,7 +201,7 @@ def test_the_mesh_runs_on_uvloop(nodes: int) -> None:
     uvloop = pytest.importorskip("uvloop")
     from zoo import Counter, Log
 
-    from tinker_actors.actors import DeadlineExceeded, Mesh
+    from tinker_actors.actors import DeadlineExceeded
 
     async def program() -> None:
         async with Mesh(nodes=nodes) as mesh:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-import shutil
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -14,6 +12,7 @@ from typing import TYPE_CHECKING, Self
 
 from tinker_actors.actors.agent import DirectoryActor
 from tinker_actors.actors.directory import Directory, make_cell
+from tinker_actors.actors.folder import PrivateFolder
 from tinker_actors.actors.lifecycle import Lifecycle
 from tinker_actors.actors.node import MAX_MESSAGE, Node
 from tinker_actors.actors.restart import RestartHistory, RestartPolicy
@@ -21,8 +20,6 @@ from tinker_actors.actors.view import MeshView
 
 if TYPE_CHECKING:
     from tinker_actors.actors.children import Children
-
-SOCKET_PATH_LIMIT = 100  # bytes: what every system allows for a socket's path
 
 
 class Mesh(MeshView):
@@ -67,7 +64,7 @@ class Mesh(MeshView):
         self._loop_name = loop
         self._directory: Directory | None = None
         self._children: Children | None = None
-        self._folder: Path | None = None
+        self._folder: PrivateFolder | None = None
 
     async def __aenter__(self) -> Self:
         if self._entered:
@@ -99,13 +96,14 @@ class Mesh(MeshView):
     @property
     def folder(self) -> Path | None:
         """Where the sockets and logs of the child nodes are while the mesh runs; None without child nodes."""
-        return self._folder
+        return None if self._folder is None else self._folder.path
 
     async def _start_children(self, node: Node, directory: Directory) -> None:
         from tinker_actors.actors.children import Children
         from tinker_actors.actors.worker import system_address
 
-        folder = self._folder = _private_folder()
+        private = self._folder = PrivateFolder()
+        folder = private.path
         node.exchange.listen(f"ipc://{folder}/0.1")
         cell = make_cell(node, directory, DirectoryActor, system_address(node.mesh, 0))
         await Lifecycle(node, cell, (directory,), {}, RestartHistory(RestartPolicy.never())).start()
@@ -142,15 +140,6 @@ class Mesh(MeshView):
                         cell.life.abort()
                 node.close()
                 if self._folder is not None:
-                    shutil.rmtree(self._folder, ignore_errors=True)
+                    self._folder.remove()
                 if tasks:
                     await asyncio.wait(tasks, timeout=1.0)
-
-
-def _private_folder() -> Path:
-    """A new folder that only this user can enter, with a path short enough for sockets in it."""
-    folder = tempfile.mkdtemp(prefix="ta-")
-    if len(folder) > SOCKET_PATH_LIMIT - 16:
-        shutil.rmtree(folder)
-        folder = tempfile.mkdtemp(prefix="ta-", dir="/tmp")
-    return Path(folder)
