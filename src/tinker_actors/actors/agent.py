@@ -11,7 +11,7 @@ from tinker_actors.actors import location
 from tinker_actors.actors.actor import Actor, concurrent
 from tinker_actors.actors.control import CellSpec, Report, SpawnRequest
 from tinker_actors.actors.directory import Directory, make_cell
-from tinker_actors.actors.errors import ActorStoppedError, SpawnError
+from tinker_actors.actors.errors import ActorStoppedError, CodecError, SpawnError
 from tinker_actors.actors.lifecycle import Lifecycle
 from tinker_actors.actors.node import Node
 from tinker_actors.actors.ref import ActorRef
@@ -21,7 +21,7 @@ from tinker_actors.actors.view import Order
 if TYPE_CHECKING:
     from tinker_actors.actors.events import Event
 
-SYSTEM_MAILBOX = 1 << 16
+SYSTEM_MAILBOX = 1 << 20
 
 
 class DirectoryActor(Actor):
@@ -121,7 +121,11 @@ class NodeAgent(Actor):
         cell = self._node.cells.get(spec.address.id) or self._cell(spec)
         now = self._node.loop.time()
         history = RestartHistory(spec.policy, tuple(now - age for age in spec.restart_ages))
-        args, kwargs = self._node.codec.decode(arguments)
+        try:
+            args, kwargs = self._node.codec.decode(arguments)
+        except CodecError as error:
+            Lifecycle(self._node, cell, (), {}, history).discard(error)
+            raise
         life = Lifecycle(self._node, cell, tuple(args), kwargs, history, spec.incarnation)
         await life.start()
 

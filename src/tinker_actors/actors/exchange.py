@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tinker_actors.actors import envelope
 from tinker_actors.actors.codec import Frame
+from tinker_actors.actors.envelope import ASK, LENGTHS, REPLY
 from tinker_actors.actors.errors import CodecError, NodeDiedError, UnroutableError
 from tinker_actors.actors.serving import Serving
 
@@ -158,10 +159,14 @@ class Exchange:
 
     def answer(self, index: int, ident: int, parts: list[Any]) -> None:
         """Send the last answer to a request; one that can't be encoded becomes an error that says so."""
+        link = self._peers[index].link
+        if link is None:
+            return
         try:
-            self.send(index, parts)
+            data, frames = self.encode(parts)
         except CodecError as error:
-            self.send(index, [envelope.ERROR, ident, error])
+            data, frames = self.encode([envelope.ERROR, ident, error])
+        link.put(data, frames)
 
     def flush(self) -> None:
         """Send what this loop turn has gathered."""
@@ -237,9 +242,20 @@ class Exchange:
                 self._bad(identity, error)
                 return
         self._last_inbound = len(batch)
+        peer = self._known.get(identity)
         for parts in batch:
             try:
+                # The two kinds that make up nearly all traffic go the short way.
+                if peer is not None and not isinstance(parts, envelope.Unreadable):
+                    kind = parts[0]
+                    if kind == REPLY and len(parts) == LENGTHS[REPLY]:
+                        self._settle(parts[1], parts[2], None)
+                        continue
+                    if kind == ASK and len(parts) == LENGTHS[ASK]:
+                        peer.serving.ask(parts)
+                        continue
                 self._dispatch(identity, parts)
+                peer = self._known.get(identity)
             except Exception as error:  # the boundary around bytes from elsewhere: a bad message is dropped
                 self._bad(identity, error)
 
@@ -257,9 +273,11 @@ class Exchange:
         if error is not None:
             self._unreadable(peer, parts, error)
             return
-        if kind == envelope.REPLY or kind == envelope.END:
-            self._settle(parts[1], parts[2] if kind == envelope.REPLY else None, None)
-        elif kind == envelope.ASK or kind == envelope.STREAM:
+        if kind == envelope.END:
+            self._settle(parts[1], None, None)
+        elif kind == REPLY:
+            self._settle(parts[1], parts[2], None)
+        elif kind == ASK or kind == envelope.STREAM:
             peer.serving.ask(parts)
         elif kind == envelope.ERROR:
             self._settle(parts[1], None, parts[2])

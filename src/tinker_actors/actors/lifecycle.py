@@ -138,6 +138,10 @@ class Lifecycle:
         if self.cell.task is not None and self.cell.state is not State.ENDED:
             self.cell.task.cancel()
 
+    def discard(self, error: Exception) -> None:
+        """End an actor that can't even be constructed."""
+        self._finish(error)
+
     def _construct(self) -> None:
         cell = self.cell
         token = current_call.set(None)

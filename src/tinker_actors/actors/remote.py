@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tinker_actors.actors import envelope
-from tinker_actors.actors.call import inherited
+from tinker_actors.actors.call import Chain, inherited
 from tinker_actors.actors.codec import Frame
 from tinker_actors.actors.control import SYSTEM_IDS
 from tinker_actors.actors.errors import MailboxFull
@@ -137,7 +137,7 @@ class RemoteTarget:
         future = pending.future = node.loop.create_future()
         meta = None
         if chain or due is not None or options.wait is False:
-            meta = [None if due is None else due - node.loop.time(), chain, int(options.wait is False)]
+            meta = self._meta(chain, due, options)
         self._submit(
             pending,
             [envelope.ASK, pending.id, self.address.id, method, list(args), kwargs or None, meta],
@@ -169,7 +169,7 @@ class RemoteTarget:
 
         def begin(reader: Stream) -> PendingStream:
             pending = PendingStream(self, node.exchange.next_id(), reader)
-            meta = [None if due is None else due - node.loop.time(), chain, int(options.wait is False)]
+            meta = self._meta(chain, due, options)
             parts = [envelope.STREAM, pending.id, self.address.id, method, list(args), kwargs or None, meta]
             self._submit(pending, [*parts, options.buffer], wait=options.wait is not False)
             return pending
@@ -204,6 +204,10 @@ class RemoteTarget:
         for pending, _, _ in parked:
             pending.reject(error)
         return lost
+
+    def _meta(self, chain: Chain, due: float | None, options: Options) -> list[Any]:
+        left = None if due is None else due - self.node.loop.time()
+        return [left, [list(step) for step in chain], int(options.wait is False)]
 
     async def _tell_when_room(self, parts: list[Any]) -> None:
         pending = PendingTell(self, 0)

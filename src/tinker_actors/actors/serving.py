@@ -30,22 +30,30 @@ class Serving:
 
     def ask(self, parts: list[Any]) -> None:
         """An ASK or STREAM envelope."""
-        _, ident, actor, method, args, kwargs, meta, *credits = parts
-        left, chain, nowait = meta or (None, (), 0)
-        due = None if left is None else self.node.loop.time() + left
-        kind = RemoteStream if credits else RemoteAsk
-        message = kind(self, ident, actor, method, tuple(args), kwargs or {}, tuple(chain), due)
-        if isinstance(message, RemoteStream):
-            message.credits = credits[0]
+        ident, actor, method, args, kwargs, meta = parts[1:7]
+        chain: Chain = ()
+        due = None
+        wait = True
+        if meta is not None:
+            left, steps, nowait = meta
+            if left is not None:
+                due = self.node.loop.time() + left
+            chain = tuple((int(step), str(label)) for step, label in steps)
+            wait = not nowait
+        if len(parts) == 7:
+            message = RemoteAsk(self, ident, actor, method, tuple(args), kwargs or {}, chain, due)
+        else:
+            message = RemoteStream(self, ident, actor, method, tuple(args), kwargs or {}, chain, due)
+            message.credits = int(parts[7])
         self.open[ident] = message
-        if self._tombstones.pop(ident, 0) is None:
+        if self._tombstones and self._tombstones.pop(ident, 0) is None:
             message.fail(asyncio.CancelledError())
             return
         cell = self.node.cells.get(actor)
         if cell is None:
             message.fail(self.node.refusal(actor))
         else:
-            cell.post(message, wait=not nowait)
+            cell.post(message, wait=wait)
 
     def tell(self, parts: list[Any]) -> None:
         """A TELL envelope."""
@@ -128,7 +136,14 @@ class RemoteAsk(Message):
         chain: Chain,
         deadline: float | None,
     ) -> None:
-        super().__init__(method, args, kwargs, chain, deadline)
+        # The base's assignments again, because this runs once an ask.
+        self.method = method
+        self.args = args
+        self.kwargs = kwargs
+        self.chain = chain
+        self.deadline = deadline
+        self.done = False
+        self.cancelled = False
         self.serving = serving
         self.ident = ident
         self.actor = actor
