@@ -8,6 +8,7 @@ from zoo import BadStart, Counter, Fragile, Log, Parent, RegisteredError
 from tinker_actors.actors import (
     ActorDiedError,
     ActorStoppedError,
+    AskCycleError,
     Mesh,
     RemoteError,
     Restarted,
@@ -139,6 +140,21 @@ async def test_a_start_that_raises_gives_its_error_to_the_spawner_and_frees_the_
             await mesh.spawn(BadStart, where, name="bad", restart=RestartPolicy.always())
     good = await mesh.spawn(BadStart, "nowhere", name="bad")
     assert await good.ping() == "pong"
+
+
+@pytest.mark.parametrize("where", ["init exits", "init fails", "on_start fails"])
+async def test_a_start_that_ends_itself_ends_nothing_else(mesh: Mesh, where: str) -> None:
+    with pytest.raises(ActorDiedError, match="failed to start"):
+        await mesh.spawn(BadStart, where)
+    assert await (await mesh.spawn(BadStart, "nowhere")).ping() == "pong"
+
+
+async def test_a_start_that_waits_for_itself_or_its_spawner_is_refused(mesh: Mesh) -> None:
+    with pytest.raises(AskCycleError, match=r"eager\.on_start -> eager\.ping"):
+        await mesh.spawn(BadStart, "asks itself", name="eager")
+    parent = await mesh.spawn(Parent, name="parent")
+    with pytest.raises(AskCycleError, match=r"parent\.spawn_one_that_asks_back -> AsksBack-\d+\.on_start -> parent"):
+        await parent.spawn_one_that_asks_back(0)
 
 
 async def test_a_taken_name_and_an_unknown_node_are_refused(mesh: Mesh) -> None:

@@ -213,9 +213,18 @@ class BadStart(Actor):
         if where == "init":
             raise KeyError("init")
 
+        if where == "init exits":
+            sys.exit(1)
+        if where == "init fails":
+            raise ActorFailure("init fails")
+
     async def on_start(self) -> None:
         if self.where == "on_start":
             raise KeyError("on_start")
+        if self.where == "on_start fails":
+            raise ActorFailure("on_start fails")
+        if self.where == "asks itself":
+            await self.ref.ping()
 
     async def ping(self) -> str:
         return "pong"
@@ -269,6 +278,16 @@ class Chain(Actor):
         return await other.hold("nested")
 
 
+class AsksBack(Actor):
+    """Asks the actor that spawns it, while it starts."""
+
+    def __init__(self, parent: Any) -> None:
+        self.parent = parent
+
+    async def on_start(self) -> None:
+        await self.parent.lookup("x")
+
+
 class Parent(Actor):
     """Spawns children on any node."""
 
@@ -279,6 +298,9 @@ class Parent(Actor):
     async def spawn(self, node: int | None, restart: RestartPolicy | None = None, name: str | None = None) -> ActorRef:
         self.child = await self.mesh.spawn(Fragile, self.log, "child", node=node, restart=restart, name=name)
         return self.child
+
+    async def spawn_one_that_asks_back(self, node: int | None) -> None:
+        await self.mesh.spawn(AsksBack, self.ref, node=node)
 
     async def lookup(self, name: str) -> Any:
         return self.mesh.get(name)

@@ -57,12 +57,14 @@ class Cell(Mailbox):
         if self.interrupt is None:
             self.interrupt = Interrupt.EXIT
             self.wake()
+            self.life.run()
 
     def fail(self, error: BaseException) -> None:
         """Make this incarnation fail from outside its one-at-a-time handler."""
         if self.interrupt is None:
             self.failure = error
             self._break(Interrupt.FAIL)
+            self.life.run()
 
     def kill(self) -> None:
         """End this incarnation without serving what waits."""

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from tinker_actors.actors.actor import Actor
-from tinker_actors.actors.call import current_call
+from tinker_actors.actors.call import Call, current_call
 from tinker_actors.actors.cell import Cell, Interrupt, forget_cancellation
-from tinker_actors.actors.errors import ActorStoppedError
+from tinker_actors.actors.errors import ActorDiedError, ActorFailure, ActorStoppedError
 from tinker_actors.actors.mailbox import State
 from tinker_actors.actors.restart import RestartHistory
 
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from tinker_actors.actors.host import Host
 
 logger = logging.getLogger(__name__)
+
+_OWN_END = (ActorFailure, SystemExit)
+"""Errors that end the actor in whose handler they are raised."""
 
 
 class Lifecycle:
@@ -28,6 +31,7 @@ class Lifecycle:
         "_args",
         "_ended",
         "_kwargs",
+        "_start_call",
         "_started",
         "_stopping",
         "cell",
@@ -54,17 +58,24 @@ class Lifecycle:
         self._args = args
         self._kwargs = kwargs
         self._stopping = False
+        self._start_call: Call | None = None
         self._started: asyncio.Future[None] | None = None
         self._ended: asyncio.Future[None] | None = None
         cell.life = self
 
     async def start(self) -> None:
-        """Construct the actor and run `on_start`; raises what they raise, and the cell has then ended."""
+        """Construct the actor and run `on_start`; raises what they raise, and the cell has then ended.
+
+        Raises:
+            ActorDiedError: they raised `ActorFailure` or `SystemExit`, which would mean the caller's end if passed on.
+        """
         cell = self.cell
         try:
             self._construct()
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             self._finish(error)
+            if isinstance(error, _OWN_END):
+                raise self._not_started(error) from error
             raise
         if cell.cls.on_start is Actor.on_start:
             cell.state = State.RUNNING
@@ -72,9 +83,12 @@ class Lifecycle:
                 self.run()
             return
         self._started = self.host.loop.create_future()
+        self._start_call = self._call("on_start", current_call.get())
         self.run()
         try:
             await self._started
+        except _OWN_END as error:
+            raise self._not_started(error) from error
         except asyncio.CancelledError:
             cell.kill()
             if cell.task is not None and cell.state is State.STARTING:
@@ -153,6 +167,27 @@ class Lifecycle:
         finally:
             current_call.reset(token)
 
+    def _call(self, hook: str, outer: Call | None = None) -> Call:
+        """What a hook runs under: like a message, it must not wait for its own actor, nor for those that wait for it."""
+        label = ((self.cell.id, f"{self.cell.name}.{hook}"),)
+        if outer is None or not outer.active:
+            return Call(label, None)
+        return Call(outer.chain + label, outer.deadline)
+
+    def _not_started(self, error: BaseException) -> ActorDiedError:
+        return ActorDiedError(f"actor {self.cell.name} failed to start: {type(error).__name__}: {error}")
+
+    async def _on_start(self) -> None:
+        instance = self.cell.instance
+        if instance is not None and self.cell.cls.on_start is not Actor.on_start:
+            call, self._start_call = self._start_call or self._call("on_start"), None
+            current_call.set(call)
+            try:
+                await instance.on_start()
+            finally:
+                call.active = False
+                current_call.set(None)
+
     async def _live(self) -> None:
         cell = self.cell
         current_call.set(None)
@@ -163,14 +198,13 @@ class Lifecycle:
             try:
                 if not constructed:
                     self._construct()
-                if cell.instance is not None and cell.cls.on_start is not Actor.on_start:
-                    await cell.instance.on_start()
+                await self._on_start()
                 began = True
                 self._mark_started(constructed)
                 failure = await cell.serve()
             except asyncio.CancelledError:
                 forget_cancellation()
-            except Exception as error:  # the boundary around constructors and on_start
+            except (Exception, SystemExit) as error:  # the boundary around constructors and on_start
                 failure = error
             await self._close_incarnation(failure, began=began)
             delay = self._restart_delay(failure, first=not began and constructed)
@@ -225,11 +259,13 @@ class Lifecycle:
             if running:
                 await asyncio.wait(running)
             if began and cell.instance is not None:
+                current_call.set(self._call("on_stop"))
                 await cell.instance.on_stop()
         except asyncio.CancelledError:
             forget_cancellation()
-        except Exception:  # the boundary around on_stop: the actor ends all the same
+        except (Exception, SystemExit):  # the boundary around on_stop: the actor ends all the same
             logger.exception("on_stop of actor %s raised", cell.name)
+        current_call.set(None)
         if self.has_children:
             try:
                 await self.host.stop_children(cell.id)
