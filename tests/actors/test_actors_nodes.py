@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from zoo import Chain, Counter, Echo, Fragile, Log, Parent
+from zoo import Chain, Counter, Echo, Fragile, Greeter, Log, Parent
 
 from tinker_actors.actors import (
     ActorDiedError,
@@ -141,6 +141,35 @@ async def test_actors_that_hold_each_others_refs_come_back_together() -> None:
         os.kill(mesh.pids[1], signal.SIGKILL)
         await anext(events)
         assert await first.read() == ["fragile started"]
+
+
+async def test_a_revived_actor_may_find_and_ask_others_while_it_starts(pair: Mesh) -> None:
+    log = await pair.spawn(Log, node=2, name="log")
+    greeter = await pair.spawn(Greeter, node=1, restart=REVIVED)
+    os.kill(pair.pids[1], signal.SIGKILL)
+    await log.wait_for("greeted", 2)
+    assert await greeter.pid() == pair.pids[1]
+
+
+async def test_an_actor_can_be_stopped_while_its_node_comes_back(pair: Mesh) -> None:
+    counter = await pair.spawn(Counter, node=1, restart=REVIVED)
+    events = pair.watch(counter)
+    os.kill(pair.pids[1], signal.SIGKILL)
+    await pair.stop(counter)
+    assert isinstance([event async for event in events][-1], Terminated)
+    with pytest.raises(ActorStoppedError):
+        await counter.add(1)
+
+
+async def test_a_mesh_may_end_while_a_node_comes_back() -> None:
+    loop = asyncio.get_running_loop()
+    async with Mesh(nodes=2) as mesh:
+        counter = await mesh.spawn(Counter, restart=REVIVED)
+        os.kill(mesh.pids[1], signal.SIGKILL)
+        with pytest.raises(NodeDiedError):
+            await _never(counter)
+        began = loop.time()
+    assert loop.time() - began < 2.0
 
 
 async def test_a_node_that_dies_too_often_is_given_up() -> None:

@@ -288,6 +288,16 @@ class AsksBack(Actor):
         await self.parent.lookup("x")
 
 
+class Greeter(Actor):
+    """Finds another actor by name and talks to it while it starts."""
+
+    async def on_start(self) -> None:
+        await self.mesh.get("log").note("greeted")
+
+    async def pid(self) -> int:
+        return os.getpid()
+
+
 class Parent(Actor):
     """Spawns children on any node."""
 

@@ -83,6 +83,7 @@ class Children:
         except ExceptionGroup as errors:
             raise errors.exceptions[0] from None
         for child in self._children.values():
+            self._introduce(child)
             self._announce(child)
 
     async def close(self) -> None:
@@ -156,16 +157,18 @@ class Children:
             child.up.set_result(None)
         return True
 
-    def _announce(self, child: Child) -> None:
-        """Let requests to a child through, and tell all nodes of each other."""
-        node = self._node
-        node.exchange.open_peer(child.index)
-        for name, ref in node.names.items():
-            node.exchange.send(child.index, [envelope.NAME, name, ref])
+    def _introduce(self, child: Child) -> None:
+        """Tell a child what it must know before its actors start: names, and the other nodes."""
+        for name, ref in self._node.names.items():
+            self._node.exchange.send(child.index, [envelope.NAME, name, ref])
         for other in self._children.values():
-            if other is not child and node.exchange.is_open(other.index):
-                node.exchange.send(child.index, [envelope.PEER, other.index, other.incarnation, other.url, None, False])
-                node.exchange.send(other.index, [envelope.PEER, child.index, child.incarnation, child.url, None, False])
+            if other is not child and self._node.exchange.is_open(other.index):
+                self._node.exchange.send(child.index, _notice(other))
+
+    def _announce(self, child: Child) -> None:
+        """Let requests to a child through, from here and from the other nodes."""
+        self._node.exchange.open_peer(child.index)
+        self._directory.tell_nodes(_notice(child), besides=child.index)
 
     def _exited(self, child: Child, process: ChildProcess) -> None:
         if self._closing:
@@ -195,6 +198,7 @@ class Children:
             await asyncio.sleep(delay)
             try:
                 await self._start(child)
+                self._introduce(child)
                 await self._directory.revive(child.index, entries, error)
             except SpawnError as failure:
                 error = NodeDiedError(f"node {child.index} could not be started again", str(failure))
@@ -203,3 +207,7 @@ class Children:
                 return  # it died again meanwhile; that has its own respawn
             self._announce(child)
             return
+
+
+def _notice(child: Child) -> list[Any]:
+    return [envelope.PEER, child.index, child.incarnation, child.url, None, False]

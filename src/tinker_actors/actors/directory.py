@@ -15,7 +15,7 @@ from tinker_actors.actors import envelope, location
 from tinker_actors.actors.actor import Actor
 from tinker_actors.actors.cell import Cell
 from tinker_actors.actors.control import SYSTEM_IDS, CellRestarted, CellSpec, ClassLocation, Report
-from tinker_actors.actors.errors import ActorDiedError, ActorStoppedError, MailboxFull, SpawnError
+from tinker_actors.actors.errors import ActorDiedError, ActorStoppedError, MailboxFull, NodeDiedError, SpawnError
 from tinker_actors.actors.events import Event, Restarted, Terminated
 from tinker_actors.actors.lifecycle import Lifecycle
 from tinker_actors.actors.node import ENDED, Node
@@ -181,13 +181,17 @@ class Directory:
     async def stop(self, ref: ActorRef, *, drain: bool, timeout: float | None) -> None:
         """End an actor; one that has ended already is fine."""
         address = ref.address
-        if address.id not in self.entries:
-            return
-        if address.node:
-            await self._agent(address.node).stop(address.id, drain, timeout)
-            return
+        while address.node and (entry := self.entries.get(address.id)) is not None:
+            if self.closing and not self.node.exchange.is_open(address.node):
+                self.forget(entry, None)
+                return
+            try:
+                await self._agent(address.node).stop(address.id, drain, timeout)
+                return
+            except NodeDiedError:
+                continue  # it has ended with its node, or comes back with it and is to be stopped then
         cell = self.node.cells.get(address.id)
-        if cell is not None:
+        if cell is not None and address.id in self.entries:
             await cell.life.stop(drain=drain, timeout=timeout)
 
     async def stop_children(self, parent: int) -> None:

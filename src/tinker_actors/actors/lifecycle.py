@@ -168,7 +168,7 @@ class Lifecycle:
             current_call.reset(token)
 
     def _call(self, hook: str, outer: Call | None = None) -> Call:
-        """What a hook runs under: like a message, it must not wait for its own actor, nor for those that wait for it."""
+        """What a hook runs under: like a message, it must not wait for itself, nor for those that wait for it."""
         label = ((self.cell.id, f"{self.cell.name}.{hook}"),)
         if outer is None or not outer.active:
             return Call(label, None)

@@ -21,6 +21,7 @@ from tinker_actors.actors.codec import Frame
 logger = logging.getLogger(__name__)
 
 DRAIN_BUDGET = 64  # batches read before the loop's other work gets its turn
+UNCOPIED = 256 * 1024  # bytes: batches of this size and above are handed to ZeroMQ without a copy
 SLACK = 1 << 20  # bytes that a frame may exceed the message limit by: the batch around it
 
 
@@ -152,9 +153,9 @@ class Outbound:
         socket = self._socket
         try:
             if not frames:
-                socket.send(data, zmq.DONTWAIT)
+                socket.send(data, zmq.DONTWAIT, copy=len(data) < UNCOPIED)
                 return True
-            socket.send(data, zmq.DONTWAIT | zmq.SNDMORE)
+            socket.send(data, zmq.DONTWAIT | zmq.SNDMORE, copy=len(data) < UNCOPIED)
         except zmq.Again:
             return False
         # Once its first part is taken, ZeroMQ takes the whole message.
