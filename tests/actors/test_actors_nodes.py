@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from zoo import Chain, Counter, Echo, Fragile, Greeter, Log, Parent
+from zoo import Chain, Counter, DiesTwice, Echo, Fragile, Greeter, Log, Parent
 
 from tinker_actors.actors import (
     ActorDiedError,
@@ -149,6 +149,18 @@ async def test_a_revived_actor_may_find_and_ask_others_while_it_starts(pair: Mes
     os.kill(pair.pids[1], signal.SIGKILL)
     await log.wait_for("greeted", 2)
     assert await greeter.pid() == pair.pids[1]
+
+
+async def test_a_node_that_dies_again_while_its_actors_start_comes_back_once_more(tmp_path: Path) -> None:
+    async with Mesh(nodes=2) as mesh:
+        actor = await mesh.spawn(DiesTwice, str(tmp_path / "starts"), restart=REVIVED)
+        counter = await mesh.spawn(Counter, restart=REVIVED)
+        events = mesh.watch(actor)
+        os.kill(mesh.pids[1], signal.SIGKILL)
+        assert isinstance(await anext(events), Restarted)
+        assert await actor.pid() == mesh.pids[1]
+        assert await counter.add(1) == 1
+        assert (tmp_path / "starts").read_text() == "xxx"
 
 
 async def test_an_actor_can_be_stopped_while_its_node_comes_back(pair: Mesh) -> None:

@@ -112,6 +112,8 @@ async def main():
         await asyncio.gather(*naps)
 
 if __name__ == "__main__":
+    import signal
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs of a shell are born ignoring it
     asyncio.run(main())
 """
 
@@ -138,10 +140,13 @@ async def test_nothing_outlives_the_program(
         end = time.monotonic() + 5
         folders = _folders(tmp_path)
         assert len(folders) == 1
-        while any(_alive(pid) for pid in [*children, process.pid]):
-            process.poll()
-            assert time.monotonic() < end, "a process is left after 5 s"
-            await asyncio.sleep(0.01)
+        try:
+            while any(_alive(pid) for pid in [*children, process.pid]):
+                process.poll()
+                assert time.monotonic() < end, "a process is left after 5 s"
+                await asyncio.sleep(0.01)
+        finally:
+            process.kill()
     with monkeypatch.context() as patch:
         patch.setattr(tempfile, "tempdir", str(tmp_path))
         patch.setattr(folder, "YOUNG", 0.0)

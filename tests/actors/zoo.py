@@ -288,6 +288,23 @@ class AsksBack(Actor):
         await self.parent.lookup("x")
 
 
+class DiesTwice(Actor):
+    """Kills its process while it starts for the second time; the folder remembers how often it started."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    async def on_start(self) -> None:
+        with open(self.path, "a") as file:  # noqa: ASYNC230
+            file.write("x")
+        with open(self.path) as file:  # noqa: ASYNC230
+            if len(file.read()) == 2:
+                os.kill(os.getpid(), 9)
+
+    async def pid(self) -> int:
+        return os.getpid()
+
+
 class Greeter(Actor):
     """Finds another actor by name and talks to it while it starts."""
 

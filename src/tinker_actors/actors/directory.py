@@ -282,7 +282,11 @@ class Directory:
         return revived
 
     async def revive(self, index: int, entries: list[Entry], reason: Exception) -> None:
-        """Start actors again on the new incarnation of their node, under their old refs."""
+        """Start actors again on the new incarnation of their node, under their old refs.
+
+        Raises:
+            NodeDiedError: that incarnation is gone too.
+        """
         entries = [entry for entry in entries if entry.ref.address.id in self.entries]
         for entry in entries:
             entry.incarnation += 1
@@ -294,6 +298,8 @@ class Directory:
             except ActorStoppedError:
                 continue
             except Exception as error:  # the constructor's or on_start's own; this actor ends, the others go on
+                if not self.node.exchange.is_linked(index):
+                    raise
                 self.forget(entry, error)
                 continue
             event = Restarted(ref=entry.ref, incarnation=entry.incarnation, reason=reason)

@@ -129,6 +129,10 @@ class Exchange:
         """Whether the node's actors can be reached now."""
         return self._peers[index].is_open
 
+    def is_linked(self, index: int) -> bool:
+        """Whether an incarnation of the node lives, though its actors may not be there yet."""
+        return self._peers[index].link is not None
+
     def may_route(self, index: int) -> bool:
         """Whether the node is there, or coming back."""
         return self._peers[index].dead is None
