@@ -124,6 +124,17 @@ async def test_an_actor_that_exits_is_restarted_only_under_always(mesh: Mesh) ->
     assert await always.add(1) == 1
 
 
+async def test_an_actor_that_exits_ends_what_still_runs_and_waits(mesh: Mesh) -> None:
+    log = await mesh.spawn(Log)
+    beside = asyncio.create_task(log.hold_beside("a"))
+    await log.wait_for("a begins")
+    await log.leave()
+    with pytest.raises(ActorStoppedError):
+        await beside
+    with pytest.raises(ActorStoppedError):
+        await log.read()
+
+
 async def test_on_stop_runs_once_for_every_incarnation(mesh: Mesh) -> None:
     log = await mesh.spawn(Log, node=0)
     fragile = await mesh.spawn(Fragile, log, restart=RestartPolicy.on_failure(backoff=0.0))

@@ -91,6 +91,9 @@ class Log(Actor):
     async def read(self) -> list[str]:
         return list(self.events)
 
+    async def leave(self) -> None:
+        self.exit()
+
     @concurrent
     async def peek(self) -> list[str]:
         return list(self.events)

@@ -140,7 +140,7 @@ class Cell(Mailbox):
     def _outcome(self, message: Message, error: BaseException) -> BaseException | None:
         """Give a handler's error to the sender; returns it if the actor itself fails by it."""
         if isinstance(error, asyncio.CancelledError):
-            if self.interrupt is Interrupt.KILL:
+            if self.interrupt in (Interrupt.KILL, Interrupt.EXIT):
                 message.fail(ActorStoppedError(f"actor {self.name} was stopped while it served {message.method}"))
             elif self.interrupt is Interrupt.FAIL:
                 message.fail(self._died(self.failure))
