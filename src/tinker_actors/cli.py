@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.text import Text
 
-from tinker_actors.errors import TinkerActorsError
+from tinker_actors.errors import ActorError, TinkerActorsError
 
 _RUN_FLAGS = ("--plain", "--resume", "--help")
 _OVERRIDES = """\
@@ -35,6 +35,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(own)
     try:
         return options.call(options, overrides)
+    except ActorError:
+        raise  # no mistake of the user's: the remote traceback matters
     except TinkerActorsError as error:
         Console(stderr=True).print(Text(f"tinker-actors: {error}"), soft_wrap=True)
         return 2
