@@ -112,6 +112,19 @@ async def _never(counter: Any) -> None:
         pass
 
 
+async def test_an_ask_that_is_cancelled_while_its_node_comes_back_is_never_served() -> None:
+    async with Mesh(nodes=2) as mesh:
+        log = await mesh.spawn(Log, restart=REVIVED)
+        os.kill(mesh.pids[1], signal.SIGKILL)
+        with pytest.raises(NodeDiedError):
+            await log.hold()
+        late = [asyncio.create_task(log.note(what)) for what in ("cancelled", "kept")]
+        await asyncio.sleep(0)
+        late[0].cancel()
+        await late[1]
+        assert await log.read() == ["kept"]
+
+
 async def test_calls_between_children_fail_when_one_is_killed(pair: Mesh) -> None:
     log = await pair.spawn(Log, node=1)
     chain = await pair.spawn(Chain, node=2)

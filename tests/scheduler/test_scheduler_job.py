@@ -82,7 +82,8 @@ async def test_rollouts_are_on_policy_and_their_ratio_is_one(tmp_path: Path):
         "from tinker_actors import Environment, Step\n"
         "class Chance(Environment):\n"
         "    def reset(self, seed): return 'go'\n"
-        "    def step(self, action): return Step(observation='on', reward=self.rng.random(), terminated=len(action) > 1)\n"
+        "    def step(self, action):\n"
+        "        return Step(observation='on', reward=self.rng.random(), terminated=len(action) > 1)\n"
         "    def demonstrate(self): return 'a'\n"
     )
     environment = ("--environment.name", str(tmp_path / "chance.py"), "--rollouts.temperature", "1.3")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import logging
 from collections.abc import Callable, Sequence
@@ -41,7 +42,7 @@ class Peer:
         self.link: Outbound | None = None
         self.is_open = False
         self.dead: Exception | None = None
-        self.backlog: list[tuple[bytes, Sequence[Frame]]] = []
+        self.backlog: list[tuple[int, bytes, Sequence[Frame]]] = []
         self.serving = Serving(node, index)
 
 
@@ -90,7 +91,7 @@ class Exchange:
         self.closed = True
         error = UnroutableError("the mesh is closed")
         for pending in list(self.pending.values()):
-            pending.reject(error)
+            pending.reject(copy.copy(error))
         self.pending.clear()
         for target in list(self.busy):
             target.reset(error)
@@ -122,7 +123,7 @@ class Exchange:
         if self.closed or peer is None:
             raise UnroutableError("the mesh is closed" if self.closed else f"there is no node {index} in this mesh")
         if peer.dead is not None:
-            raise peer.dead
+            raise copy.copy(peer.dead)
         return peer
 
     def is_open(self, index: int) -> bool:
@@ -146,14 +147,24 @@ class Exchange:
             raise CodecError(f"a message of {size} bytes exceeds this mesh's limit of {self.max_message} bytes")
         return data, frames
 
-    def send_encoded(self, index: int, data: bytes, frames: Sequence[Frame], *, system: bool, urgent: bool) -> None:
-        """Send a request; it waits in the backlog while the peer's actors are not there yet."""
+    def send_request(self, index: int, ident: int, data: bytes, frames: Sequence[Frame], *, system: bool) -> None:
+        """Send a request (a tell has the id 0); it waits in the backlog while the peer's actors are not there yet."""
         peer = self._peers[index]
         link = peer.link
         if link is None or not (peer.is_open or system):
-            peer.backlog.append((data, frames))
+            peer.backlog.append((ident, data, frames))
             return
-        link.put(data, frames, now=urgent and self._last_inbound <= 1 and len(self.pending) <= 1)
+        link.put(data, frames, now=ident > 0 and self._last_inbound <= 1 and len(self.pending) <= 1)
+
+    def cancel(self, index: int, ident: int) -> None:
+        """Cancel a request; one that has not left yet never does."""
+        peer = self._peers[index]
+        kept = [entry for entry in peer.backlog if entry[0] != ident]
+        if len(kept) < len(peer.backlog):
+            peer.backlog = kept
+            self._settle(ident, None, None)
+        else:
+            self.send(index, [envelope.CANCEL, ident])
 
     def send(self, index: int, parts: list[Any]) -> None:
         """Send a control message or an item to the peer's present incarnation, if there is one."""
@@ -209,7 +220,7 @@ class Exchange:
         peer = self._peers[index]
         peer.is_open = True
         backlog, peer.backlog = peer.backlog, []
-        for data, frames in backlog:
+        for _, data, frames in backlog:
             if peer.link is not None:
                 peer.link.put(data, frames)
 
@@ -228,7 +239,7 @@ class Exchange:
             peer.link.close()
             peer.link = None
         for ident in [key for key, pending in self.pending.items() if pending.target.address.node == index]:
-            self.pending.pop(ident).reject(error)
+            self.pending.pop(ident).reject(copy.copy(error))  # each raiser adds to its own traceback
         for target in [target for target in self.busy if target.address.node == index]:
             self.busy.discard(target)
             self.node.dead_letters += target.reset(error)

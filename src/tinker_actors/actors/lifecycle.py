@@ -277,7 +277,7 @@ class Lifecycle:
         cell.state = State.ENDED
         cell.reason = failure
         cell.instance = None
-        cell.flush(cell.refusal())
+        cell.flush()
         if self._started is not None and not self._started.done():
             self._started.set_exception(failure or ActorStoppedError(f"actor {cell.name} was stopped while it started"))
         if self._ended is not None and not self._ended.done():

@@ -215,10 +215,10 @@ class Mailbox:
         if wake is not None and not wake.done():
             wake.set_result(None)
 
-    def flush(self, error: BaseException) -> None:
-        """Fail everything that waits."""
+    def flush(self) -> None:
+        """Refuse everything that waits."""
         while self.queue:
-            self.queue.popleft().fail(error)
+            self.queue.popleft().fail(self.refusal())
         self._admit()
 
     def _not_a_message(self, message: Message) -> Exception:

@@ -8,6 +8,7 @@ at a target that does not read. An ask leaves the window with its answer, a tell
 from __future__ import annotations
 
 import asyncio
+import copy
 import weakref
 from collections import deque
 from collections.abc import Awaitable, Mapping, Sequence
@@ -183,7 +184,7 @@ class RemoteTarget:
             self._parked = deque(entry for entry in self._parked if entry[0] is not pending)
             pending.done = True
         else:
-            self.node.exchange.send(self.address.node, [envelope.CANCEL, pending.id])
+            self.node.exchange.cancel(self.address.node, pending.id)
 
     def release(self, count: int, size: int) -> None:
         """Messages left the window; send what waits for their place."""
@@ -202,7 +203,7 @@ class RemoteTarget:
         lost, self.outstanding, self.bytes = self.outstanding, 0, 0
         parked, self._parked = self._parked, deque()
         for pending, _, _ in parked:
-            pending.reject(error)
+            pending.reject(copy.copy(error))
         return lost
 
     def _meta(self, chain: Chain, due: float | None, options: Options) -> list[Any]:
@@ -256,4 +257,4 @@ class RemoteTarget:
             self.bytes += pending.size
             self.node.exchange.pending[pending.id] = pending
         system = self.address.id < SYSTEM_IDS
-        self.node.exchange.send_encoded(self.address.node, data, frames, system=system, urgent=bool(pending.id))
+        self.node.exchange.send_request(self.address.node, pending.id, data, frames, system=system)
