@@ -247,24 +247,9 @@ def test_a_signal_closes_every_environment_once_and_leaves_no_process(
     assert closed == opened
 
 
-OWN = """
-import random
-
-from tinker_actors import Environment, Step
-
-
-class Sum(Environment):
-    def reset(self, seed):
-        rng = random.Random(seed)
-        self.a, self.b = rng.randrange(5), rng.randrange(5)
-        return f"{self.a}+{self.b}="
-
-    def step(self, action):
-        return Step(reward=float(action == str(self.a + self.b)), terminated=True)
-
-    def demonstrate(self):
-        return str(self.rng.randrange(9))
-"""
+README = (Path(__file__).parents[2] / "README.md").read_text()
+OWN = README.partition("```python\n# my_env.py\n")[2].partition("```")[0]
+"""The environment that the README shows."""
 
 
 def test_an_environment_in_a_file_of_its_own_runs_by_path(start: Callable[..., Process], tmp_path: Path):
