@@ -86,7 +86,7 @@ class LiveView:
 
     def _render(self) -> RenderableType:
         parts: list[RenderableType] = [self._header(), self._bar(), Text()]
-        curve = draw_curve(self._rewards, width=min(self._console.width - 4, 100), height=8)
+        curve = draw_curve(self._rewards, width=min(self._console.width - 7, 100), height=8)
         if curve:
             parts += [Text("mean episode reward", style="bold"), *map(Text, curve), Text(), self._numbers()]
         if self._last_transcript:
@@ -94,7 +94,9 @@ class LiveView:
             shown = lines[:12] + ([f"... {len(lines) - 12} more lines"] if len(lines) > 12 else [])
             parts += [Text(), Text("last transcript", style="bold"), Text("\n".join(shown))]
         parts += [Text(f"! {note}", style="yellow") for note in self._notes]
-        return Panel(Group(*parts), title=self._title, subtitle=str(self._folder), title_align="left")
+        # a terminal writes ^C where the cursor stands: with no room for it there, it would scroll the screen by a line
+        width = self._console.width - 3
+        return Panel(Group(*parts), title=self._title, subtitle=str(self._folder), title_align="left", width=width)
 
     def _header(self) -> Text:
         within = f" {self._phase_step}/{self._phase_total}" if self._phase_total else ""
@@ -108,7 +110,7 @@ class LiveView:
     def _bar(self) -> RenderableType:
         warming = self._phase is Phase.WARMUP
         done, total = (self._phase_step, self._phase_total) if warming else (self._step, self._total)
-        return ProgressBar(total=max(total, 1), completed=done, width=min(self._console.width - 4, 100))
+        return ProgressBar(total=max(total, 1), completed=done, width=min(self._console.width - 7, 100))
 
     def _numbers(self) -> RenderableType:
         shown = {
