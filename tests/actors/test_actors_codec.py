@@ -270,7 +270,7 @@ async def test_bad_messages_are_counted_and_dropped_and_strangers_get_nowhere() 
                 socket.connect(node.exchange.url)
                 socket.send_multipart(parts)
 
-        tell = codec.encode([env.TELL, log.address.id, "note", ["forged"], None])
+        tell = codec.encode([env.TELL, log.address.id, "note", ["forged"], None, None])
         send(b"stranger", b"\xc1garbage")
         send(b"stranger2", b"")
         send(b"stranger3", env.join([tell], ()))

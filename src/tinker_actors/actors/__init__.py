@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from tinker_actors.actors.ref import ActorRef
     from tinker_actors.actors.restart import Restart, RestartPolicy
     from tinker_actors.actors.tags import wire
+    from tinker_actors.actors.tracing import current_trace, trace
     from tinker_actors.actors.view import MeshView
 
 _HOMES = {
@@ -61,6 +62,7 @@ _HOMES = {
     "ref": ("ActorRef",),
     "restart": ("Restart", "RestartPolicy"),
     "tags": ("wire",),
+    "tracing": ("current_trace", "trace"),
     "view": ("MeshView",),
 }
 _MODULES = {name: module for module, names in _HOMES.items() for name in names}
@@ -88,7 +90,9 @@ __all__ = [
     "Terminated",
     "UnroutableError",
     "concurrent",
+    "current_trace",
     "deadline",
+    "trace",
     "wire",
 ]
 

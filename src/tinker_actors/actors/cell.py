@@ -10,6 +10,7 @@ import asyncio
 import enum
 from typing import TYPE_CHECKING
 
+from tinker_actors.actors import traceparent
 from tinker_actors.actors.actor import Actor
 from tinker_actors.actors.call import Call, Chain, current_call
 from tinker_actors.actors.errors import ActorDiedError, ActorFailure, ActorStoppedError, DeadlineExceeded
@@ -117,8 +118,11 @@ class Cell(Mailbox):
         label = self._labels.get(name)
         if label is None:
             label = self._labels[name] = ((self.id, f"{self.name}.{name}"),)
-        call = Call(message.chain + label if message.chain else label, message.deadline)
+        trace = message.trace
+        call = Call(message.chain + label if message.chain else label, message.deadline, trace)
         current_call.set(call)
+        if trace is not None:
+            trace = traceparent.enter(trace)
         self.running = message
         try:
             function = getattr(self.instance, name)
@@ -134,6 +138,8 @@ class Cell(Mailbox):
         finally:
             self.running = None
             call.active = False
+            if trace is not None:
+                traceparent.leave(trace)
             if message.cancelled or self.interrupt is not None:
                 forget_cancellation()
 
@@ -173,8 +179,10 @@ class Cell(Mailbox):
 
     async def _serve_concurrently(self, message: Message) -> None:
         failure = None
-        call = Call(message.chain, message.deadline)
+        call = Call(message.chain, message.deadline, message.trace)
         current_call.set(call)
+        if message.trace is not None:
+            traceparent.enter(message.trace)  # the task's own context ends with it
         try:
             if message.deadline is not None and message.deadline <= self.host.loop.time():
                 message.fail(self._too_late(message))

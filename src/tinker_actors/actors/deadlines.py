@@ -25,12 +25,12 @@ class deadline:  # noqa: N801 - reads as a statement, like asyncio.timeout
     async def __aenter__(self) -> deadline:
         due = asyncio.get_running_loop().time() + self._seconds
         outer = current_call.get()
-        chain = ()
+        chain, trace = (), None
         if outer is not None and outer.active:
-            chain = outer.chain
+            chain, trace = outer.chain, outer.trace
             if outer.deadline is not None:
                 due = min(due, outer.deadline)
-        self._call = Call(chain, due)
+        self._call = Call(chain, due, trace)
         self._token = current_call.set(self._call)
         self._timeout = asyncio.timeout_at(due)
         await self._timeout.__aenter__()

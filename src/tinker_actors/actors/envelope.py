@@ -8,11 +8,12 @@ own (nil if none has). An envelope is an array that begins with its kind:
     [NAME, name, ref or nil]                          node 0 says which actor bears a name
     [ASK, id, actor, method, args, kwargs, meta]      answered by exactly one REPLY or ERROR
     [STREAM, id, actor, method, args, kwargs, meta, credits]  answered by ITEMs, then one END or ERROR
-    [TELL, actor, method, args, kwargs]               counted by one ACK when it has been served or dropped
+    [TELL, actor, method, args, kwargs, trace]        counted by one ACK when it has been served or dropped
     [REPLY, id, value]  [ITEM, id, value]  [END, id]  [ERROR, id, exception]
     [CANCEL, id]  [CREDIT, id, count]  [ACK, actor, count]
 
-`kwargs` and `meta` may be nil; meta is [seconds left or nil, call chain, 1 if the sender does not wait for room].
+`kwargs`, `meta` and `trace` may be nil; meta is [seconds left or nil, call chain, 1 if the sender does not wait for
+room, trace], trace a W3C `traceparent`.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ CREDIT: Final = 11
 ACK: Final = 12
 
 LENGTHS: Final = {
-    HELLO: 5, PEER: 6, NAME: 3, ASK: 7, STREAM: 8, TELL: 5, REPLY: 3, ITEM: 3, END: 2, ERROR: 3, CANCEL: 2, CREDIT: 3,
+    HELLO: 5, PEER: 6, NAME: 3, ASK: 7, STREAM: 8, TELL: 6, REPLY: 3, ITEM: 3, END: 2, ERROR: 3, CANCEL: 2, CREDIT: 3,
     ACK: 3,
 }  # fmt: skip
 

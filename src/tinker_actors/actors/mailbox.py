@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from tinker_actors.actors.actor import Actor, Kind, messages_of
-from tinker_actors.actors.call import inherited
+from tinker_actors.actors.call import inherited, inherited_trace
 from tinker_actors.actors.errors import ActorDiedError, ActorStoppedError, AskCycleError, MailboxFull
 from tinker_actors.actors.message import LocalAsk, LocalTell, Message
 from tinker_actors.actors.ref import ActorRef, Address, Options
@@ -87,8 +87,8 @@ class Mailbox:
     async def ask(self, options: Options, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Put an ask in the mailbox and await its outcome; being cancelled cancels the handler."""
         host = self.host
-        chain, due = inherited(options.timeout, host.loop)
-        message = LocalAsk(method, args, kwargs, chain, due)
+        chain, due, trace = inherited(options.timeout, host.loop)
+        message = LocalAsk(method, args, kwargs, chain, due, trace)
         future = message.future = host.loop.create_future()
         self.post(message, wait=options.wait is not False)
         if due is None:
@@ -109,7 +109,7 @@ class Mailbox:
         self, options: Options, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Awaitable[None] | None:
         """Put a tell in the mailbox; with `wait=True`, an awaitable that first waits for room."""
-        message = LocalTell(method, args, kwargs, (), None)
+        message = LocalTell(method, args, kwargs, (), None, inherited_trace())
         message.dropped = self.host.dead_letter
         if options.wait:
             return self._tell_when_room(message)
@@ -120,10 +120,10 @@ class Mailbox:
 
     def stream(self, options: Options, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Stream:
         """An iterator whose first item sends the call."""
-        chain, due = inherited(options.timeout, self.host.loop)
+        chain, due, trace = inherited(options.timeout, self.host.loop)
 
         def begin(reader: Stream) -> LocalStream:
-            message = LocalStream(method, args, kwargs, chain, due)
+            message = LocalStream(method, args, kwargs, chain, due, trace)
             message.connect(reader, self.cancel)
             self.post(message, wait=options.wait is not False)
             return message

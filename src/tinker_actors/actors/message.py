@@ -20,22 +20,30 @@ class Message:
         spec: the method's declaration, set when the mailbox takes the message.
         done: an outcome was given.
         cancelled: the sender no longer wants the outcome.
+        trace: the `traceparent` that came with it.
     """
 
-    __slots__ = ("args", "cancelled", "chain", "deadline", "done", "kwargs", "method", "spec")
+    __slots__ = ("args", "cancelled", "chain", "deadline", "done", "kwargs", "method", "spec", "trace")
 
     kind: ClassVar[Kind] = Kind.ASK
     is_tell: ClassVar[bool] = False
     spec: Method
 
     def __init__(
-        self, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], chain: Chain, deadline: float | None
+        self,
+        method: str,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        chain: Chain,
+        deadline: float | None,
+        trace: str | None,
     ) -> None:
         self.method = method
         self.args = args
         self.kwargs = kwargs
         self.chain = chain
         self.deadline = deadline
+        self.trace = trace
         self.done = False
         self.cancelled = False
 
@@ -90,9 +98,15 @@ class StreamMessage(Message):
     kind = Kind.STREAM
 
     def __init__(
-        self, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], chain: Chain, deadline: float | None
+        self,
+        method: str,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        chain: Chain,
+        deadline: float | None,
+        trace: str | None,
     ) -> None:
-        super().__init__(method, args, kwargs, chain, deadline)
+        super().__init__(method, args, kwargs, chain, deadline, trace)
         self.credits = 0
         self._credit_waiter: asyncio.Future[None] | None = None
 

@@ -10,6 +10,7 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
+from tinker_actors.actors import traceparent
 from tinker_actors.actors.cell import Cell
 from tinker_actors.actors.codec import Codec
 from tinker_actors.actors.control import SYSTEM_IDS, CellEnded, CellRestarted, Report
@@ -84,6 +85,7 @@ class Node:
         self.closed = False
         self.supervisor: Supervisor | None = None
         self.exchange = Exchange(self, max_message=max_message)
+        traceparent.find_library()
         self._targets: weakref.WeakValueDictionary[int, RemoteTarget] = weakref.WeakValueDictionary()
 
     def close(self) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tinker_actors.actors import envelope
-from tinker_actors.actors.call import Chain, inherited
+from tinker_actors.actors.call import Chain, inherited, inherited_trace
 from tinker_actors.actors.codec import Frame
 from tinker_actors.actors.control import SYSTEM_IDS
 from tinker_actors.actors.errors import MailboxFull
@@ -133,12 +133,12 @@ class RemoteTarget:
     async def ask(self, options: Options, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Send an ask and await its outcome; being cancelled cancels the handler."""
         node = self.node
-        chain, due = inherited(options.timeout, node.loop)
+        chain, due, trace = inherited(options.timeout, node.loop)
         pending = PendingAsk(self, node.exchange.next_id())
         future = pending.future = node.loop.create_future()
         meta = None
-        if chain or due is not None or options.wait is False:
-            meta = self._meta(chain, due, options)
+        if chain or due is not None or trace is not None or options.wait is False:
+            meta = self._meta(chain, due, trace, options)
         self._submit(
             pending,
             [envelope.ASK, pending.id, self.address.id, method, list(args), kwargs or None, meta],
@@ -157,7 +157,7 @@ class RemoteTarget:
         self, options: Options, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Awaitable[None] | None:
         """Send a tell; with `wait=True`, an awaitable that first waits for room in the window."""
-        parts = [envelope.TELL, self.address.id, method, list(args), kwargs or None]
+        parts = [envelope.TELL, self.address.id, method, list(args), kwargs or None, inherited_trace()]
         if options.wait:
             return self._tell_when_room(parts)
         self._submit(Pending(self, 0), parts, wait=False)
@@ -166,11 +166,11 @@ class RemoteTarget:
     def stream(self, options: Options, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Stream:
         """An iterator whose first item sends the call."""
         node = self.node
-        chain, due = inherited(options.timeout, node.loop)
+        chain, due, trace = inherited(options.timeout, node.loop)
 
         def begin(reader: Stream) -> PendingStream:
             pending = PendingStream(self, node.exchange.next_id(), reader)
-            meta = self._meta(chain, due, options)
+            meta = self._meta(chain, due, trace, options)
             parts = [envelope.STREAM, pending.id, self.address.id, method, list(args), kwargs or None, meta]
             self._submit(pending, [*parts, options.buffer], wait=options.wait is not False)
             return pending
@@ -206,9 +206,9 @@ class RemoteTarget:
             pending.reject(copy.copy(error))
         return lost
 
-    def _meta(self, chain: Chain, due: float | None, options: Options) -> list[Any]:
+    def _meta(self, chain: Chain, due: float | None, trace: str | None, options: Options) -> list[Any]:
         left = None if due is None else due - self.node.loop.time()
-        return [left, [list(step) for step in chain], int(options.wait is False)]
+        return [left, [list(step) for step in chain], int(options.wait is False), trace]
 
     async def _tell_when_room(self, parts: list[Any]) -> None:
         pending = PendingTell(self, 0)

@@ -7,7 +7,8 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from tinker_actors.actors import envelope
+from tinker_actors.actors import envelope, traceparent
+from tinker_actors.actors.errors import CodecError
 from tinker_actors.actors.message import Message, StreamMessage
 
 if TYPE_CHECKING:
@@ -32,18 +33,20 @@ class Serving:
         """An ASK or STREAM envelope."""
         ident, actor, method, args, kwargs, meta = parts[1:7]
         chain: Chain = ()
-        due = None
+        due = trace = None
         wait = True
         if meta is not None:
-            left, steps, nowait = meta
+            left, steps, nowait, trace = meta
+            if trace is not None:
+                trace = _checked(trace)
             if left is not None:
                 due = self.node.loop.time() + left
             chain = tuple((int(step), str(label)) for step, label in steps)
             wait = not nowait
         if len(parts) == 7:
-            message = RemoteAsk(self, ident, actor, method, tuple(args), kwargs or {}, chain, due)
+            message = RemoteAsk(self, ident, actor, method, tuple(args), kwargs or {}, chain, due, trace)
         else:
-            message = RemoteStream(self, ident, actor, method, tuple(args), kwargs or {}, chain, due)
+            message = RemoteStream(self, ident, actor, method, tuple(args), kwargs or {}, chain, due, trace)
             message.credits = int(parts[7])
         self.open[ident] = message
         if self._tombstones and self._tombstones.pop(ident, 0) is None:
@@ -57,8 +60,10 @@ class Serving:
 
     def tell(self, parts: list[Any]) -> None:
         """A TELL envelope."""
-        _, actor, method, args, kwargs = parts
-        message = RemoteTell(self, actor, method, tuple(args), kwargs or {})
+        _, actor, method, args, kwargs, trace = parts
+        if trace is not None:
+            trace = _checked(trace)
+        message = RemoteTell(self, actor, method, tuple(args), kwargs or {}, trace)
         cell = self.node.cells.get(actor)
         if cell is None:
             message.fail(self.node.refusal(actor))
@@ -120,6 +125,12 @@ class Serving:
                 self.node.exchange.send(self.peer, [envelope.ACK, actor, count])
 
 
+def _checked(trace: Any) -> str:
+    if not traceparent.is_header(trace):
+        raise CodecError("a trace context that is no traceparent")
+    return trace
+
+
 class RemoteAsk(Message):
     """An ask from another process."""
 
@@ -135,6 +146,7 @@ class RemoteAsk(Message):
         kwargs: Mapping[str, Any],
         chain: Chain,
         deadline: float | None,
+        trace: str | None,
     ) -> None:
         # The base's assignments again, because this runs once an ask.
         self.method = method
@@ -142,6 +154,7 @@ class RemoteAsk(Message):
         self.kwargs = kwargs
         self.chain = chain
         self.deadline = deadline
+        self.trace = trace
         self.done = False
         self.cancelled = False
         self.serving = serving
@@ -172,8 +185,9 @@ class RemoteStream(StreamMessage):
         kwargs: Mapping[str, Any],
         chain: Chain,
         deadline: float | None,
+        trace: str | None,
     ) -> None:
-        super().__init__(method, args, kwargs, chain, deadline)
+        super().__init__(method, args, kwargs, chain, deadline, trace)
         self.serving = serving
         self.ident = ident
         self.actor = actor
@@ -198,9 +212,15 @@ class RemoteTell(Message):
     is_tell = True
 
     def __init__(
-        self, serving: Serving, actor: int, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+        self,
+        serving: Serving,
+        actor: int,
+        method: str,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        trace: str | None,
     ) -> None:
-        super().__init__(method, args, kwargs, (), None)
+        super().__init__(method, args, kwargs, (), None, trace)
         self.serving = serving
         self.actor = actor
 
