@@ -1,0 +1,1 @@
+"""Measurements against other libraries: `python -m benchmarks.NAME [--quick] [--json FILE]`."""
