@@ -15,6 +15,13 @@ import pytest
 
 from tinker_actors.actors import Mesh, folder
 
+
+@pytest.fixture
+def tmp_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder whose path leaves room for that of a socket."""
+    return tmp_path_factory.mktemp("p")
+
+
 ACTOR = """
 import asyncio, os, sys
 from dataclasses import dataclass

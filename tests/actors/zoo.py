@@ -60,6 +60,9 @@ class Counter(Actor):
     async def pid(self) -> int:
         return os.getpid()
 
+    async def value_or_object(self) -> Any:
+        return self.n
+
     def sync(self) -> int:
         return 1
 
@@ -75,6 +78,9 @@ class Echo(Actor):
         return [args, kwargs]
 
     async def unsendable(self) -> Any:
+        return object()
+
+    async def value_or_object(self) -> Any:
         return object()
 
 
@@ -276,6 +282,12 @@ class Chain(Actor):
     async def with_deadline(self, other: Any, seconds: float) -> str:
         async with deadline(seconds):
             return await other.hold("nested")
+
+    async def ask_all(self, others: list[Any]) -> Any:
+        return await self.mesh.group(others).ask.ping()
+
+    async def sum_of(self, others: list[Any]) -> int:
+        return sum(await self.mesh.group(others).ask.value())
 
     async def hold_other(self, other: Any) -> str:
         return await other.hold("nested")

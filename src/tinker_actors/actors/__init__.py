@@ -27,12 +27,14 @@ if TYPE_CHECKING:
         DeadlineExceeded,
         MailboxFull,
         NodeDiedError,
+        QuorumError,
         RemoteError,
         RemoteTraceback,
         SpawnError,
         UnroutableError,
     )
     from tinker_actors.actors.events import Event, Restarted, Terminated
+    from tinker_actors.actors.group import Group
     from tinker_actors.actors.mesh import Mesh
     from tinker_actors.actors.ref import ActorRef
     from tinker_actors.actors.restart import Restart, RestartPolicy
@@ -52,12 +54,14 @@ _HOMES = {
         "DeadlineExceeded",
         "MailboxFull",
         "NodeDiedError",
+        "QuorumError",
         "RemoteError",
         "RemoteTraceback",
         "SpawnError",
         "UnroutableError",
     ),
     "events": ("Event", "Restarted", "Terminated"),
+    "group": ("Group",),
     "mesh": ("Mesh",),
     "ref": ("ActorRef",),
     "restart": ("Restart", "RestartPolicy"),
@@ -77,10 +81,12 @@ __all__ = [
     "CodecError",
     "DeadlineExceeded",
     "Event",
+    "Group",
     "MailboxFull",
     "Mesh",
     "MeshView",
     "NodeDiedError",
+    "QuorumError",
     "RemoteError",
     "RemoteTraceback",
     "Restart",

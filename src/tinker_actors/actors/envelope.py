@@ -10,7 +10,11 @@ own (nil if none has). An envelope is an array that begins with its kind:
     [STREAM, id, actor, method, args, kwargs, meta, credits]  answered by ITEMs, then one END or ERROR
     [TELL, actor, method, args, kwargs, trace]        counted by one ACK when it has been served or dropped
     [REPLY, id, value]  [ITEM, id, value]  [END, id]  [ERROR, id, exception]
-    [CANCEL, id]  [CREDIT, id, count]  [ACK, actor, count]
+    [GATHER, id, members, method, args, kwargs, meta]  an ask to several actors, each as [position, actor]; answered by
+                                                      GATHEREDs with every position once, or by one ERROR
+    [GATHERED, id, values, errors]                    each as [position, value or exception]
+    [TELL_ALL, actors, method, args, kwargs, trace]
+    [CANCEL, id]  [CREDIT, id, count]  [ACK, counts]  counts are [actor, count]
 
 `kwargs`, `meta` and `trace` may be nil; meta is [seconds left or nil, call chain, 1 if the sender does not wait for
 room, trace], trace a W3C `traceparent`.
@@ -38,10 +42,13 @@ ERROR: Final = 9
 CANCEL: Final = 10
 CREDIT: Final = 11
 ACK: Final = 12
+GATHER: Final = 13
+GATHERED: Final = 14
+TELL_ALL: Final = 15
 
 LENGTHS: Final = {
     HELLO: 5, PEER: 6, NAME: 3, ASK: 7, STREAM: 8, TELL: 6, REPLY: 3, ITEM: 3, END: 2, ERROR: 3, CANCEL: 2, CREDIT: 3,
-    ACK: 3,
+    ACK: 2, GATHER: 7, GATHERED: 4, TELL_ALL: 6,
 }  # fmt: skip
 
 BATCH_ENVELOPES: Final = 512

@@ -48,6 +48,18 @@ class AskCycleError(ActorError):
         self.cycle = cycle
 
 
+class QuorumError(ActorError):
+    """So many members of a group failed that there can't be as many answers as asked for.
+
+    Attributes:
+        errors: what each member that failed raised, by its name.
+    """
+
+    def __init__(self, message: str = "", errors: dict[str, Exception] | None = None) -> None:
+        super().__init__(message)
+        self.errors = errors or {}
+
+
 class RemoteError(ActorError):
     """A handler raised an exception of a type that is not revived here.
 

@@ -239,7 +239,9 @@ class Exchange:
             peer.link.close()
             peer.link = None
         for ident in [key for key, pending in self.pending.items() if pending.target.address.node == index]:
-            self.pending.pop(ident).reject(copy.copy(error))  # each raiser adds to its own traceback
+            pending = self.pending.pop(ident)
+            pending.forget()
+            pending.reject(copy.copy(error))  # each raiser adds to its own traceback
         for target in [target for target in self.busy if target.address.node == index]:
             self.busy.discard(target)
             self.node.dead_letters += target.reset(error)
@@ -307,9 +309,16 @@ class Exchange:
         elif kind == envelope.CREDIT:
             peer.serving.credit(parts[1], parts[2])
         elif kind == envelope.ACK:
-            target = self.node.known_target(parts[1])
-            if target is not None:
-                target.release(parts[2], 0)
+            for actor, count in parts[1]:
+                target = self.node.known_target(actor)
+                if target is not None:
+                    target.release(count, 0)
+        elif kind == envelope.GATHER:
+            peer.serving.gather(parts)
+        elif kind == envelope.GATHERED:
+            self._gathered(parts)
+        elif kind == envelope.TELL_ALL:
+            peer.serving.tell_all(parts)
         elif peer.index == 0:
             self._from_directory(parts)
 
@@ -321,14 +330,19 @@ class Exchange:
             pending.resolve(value)
         else:
             pending.reject(error)
-        pending.target.release(1, pending.size)
+        pending.release()
+
+    def _gathered(self, parts: list[Any]) -> None:
+        pending = self.pending.get(parts[1])
+        if pending is not None and pending.outcomes(parts[2], parts[3]):
+            del self.pending[parts[1]]
 
     def _unreadable(self, peer: Peer, parts: list[Any], error: CodecError) -> None:
         """An envelope whose head can be read, but not its body: whoever waits for it hears why."""
         kind, ident = parts[0], parts[1]
-        if kind in (envelope.ASK, envelope.STREAM):
+        if kind in (envelope.ASK, envelope.STREAM, envelope.GATHER):
             self.send(peer.index, [envelope.ERROR, ident, error])
-        elif kind in (envelope.REPLY, envelope.ERROR):
+        elif kind in (envelope.REPLY, envelope.ERROR, envelope.GATHERED):
             self._settle(ident, None, error)
         elif kind == envelope.ITEM:
             pending = self.pending.get(ident)
@@ -337,6 +351,9 @@ class Exchange:
                 pending.reject(error)
         elif kind == envelope.TELL:
             peer.serving.ack(ident)
+        elif kind == envelope.TELL_ALL:
+            for actor in ident:
+                peer.serving.ack(actor)
         self._bad(peer.identity, error)
 
     def _hello(self, identity: bytes, parts: list[Any]) -> None:

@@ -46,11 +46,15 @@ class Gone:
     """The target of a ref whose actor is no longer on this node."""
 
     def __init__(self, node: Node, address: Address) -> None:
-        self._node = node
+        self.node = node
         self._address = address
 
+    def refusal(self) -> ActorError:
+        """Why the actor takes no messages."""
+        return self.node.refusal(self._address.id)
+
     def _refuse(self) -> NoReturn:
-        raise self._node.refusal(self._address.id)
+        raise self.refusal()
 
     async def ask(self, options: Options, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Refuse."""
@@ -58,7 +62,7 @@ class Gone:
 
     def tell(self, options: Options, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Count a dead letter."""
-        self._node.dead_letters += 1
+        self.node.dead_letters += 1
 
     async def stream(self, options: Options, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Refuse at the first item."""

@@ -49,6 +49,18 @@ class Pending:
     def item(self, value: Any) -> None:
         """One item of a stream."""
 
+    def outcomes(self, values: Sequence[tuple[int, Any]], errors: Sequence[tuple[int, BaseException]]) -> bool:
+        """Answers of some members of a group; True once all have answered."""
+        return False
+
+    def release(self) -> None:
+        """Leave the window."""
+        self.target.release(1, self.size)
+
+    def forget(self) -> None:
+        """The target's process is gone; what it held was no tell."""
+        self.target.outstanding -= 1
+
 
 class PendingAsk(Pending):
     """An ask that waits for its reply."""
@@ -138,7 +150,7 @@ class RemoteTarget:
         future = pending.future = node.loop.create_future()
         meta = None
         if chain or due is not None or trace is not None or options.wait is False:
-            meta = self._meta(chain, due, trace, options)
+            meta = self.meta(chain, due, trace, options)
         self._submit(
             pending,
             [envelope.ASK, pending.id, self.address.id, method, list(args), kwargs or None, meta],
@@ -170,7 +182,7 @@ class RemoteTarget:
 
         def begin(reader: Stream) -> PendingStream:
             pending = PendingStream(self, node.exchange.next_id(), reader)
-            meta = self._meta(chain, due, trace, options)
+            meta = self.meta(chain, due, trace, options)
             parts = [envelope.STREAM, pending.id, self.address.id, method, list(args), kwargs or None, meta]
             self._submit(pending, [*parts, options.buffer], wait=options.wait is not False)
             return pending
@@ -206,7 +218,8 @@ class RemoteTarget:
             pending.reject(copy.copy(error))
         return lost
 
-    def _meta(self, chain: Chain, due: float | None, trace: str | None, options: Options) -> list[Any]:
+    def meta(self, chain: Chain, due: float | None, trace: str | None, options: Options) -> list[Any]:
+        """The envelope's part that says how a message is to be served."""
         left = None if due is None else due - self.node.loop.time()
         return [left, [list(step) for step in chain], int(options.wait is False), trace]
 
@@ -240,10 +253,39 @@ class RemoteTarget:
             self._parked.append((pending, data, frames))
             node.exchange.busy.add(self)
         else:
-            raise MailboxFull(
-                f"{self.outstanding} messages to {self.address.name} are outstanding, its mailbox size is "
-                f"{self.address.mailbox}"
-            )
+            raise self.full()
+
+    def submit(
+        self,
+        pending: Pending,
+        method: str,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        meta: list[Any] | None,
+        *,
+        wait: bool,
+    ) -> None:
+        """Send or park an ask whose answer goes to `pending`; raises as an ask does."""
+        parts = [envelope.ASK, pending.id, self.address.id, method, list(args), kwargs or None, meta]
+        self._submit(pending, parts, wait=wait)
+
+    def has_room(self, size: int) -> bool:
+        """Whether a message of `size` bytes may go at once."""
+        return not self._parked and self._has_room(size)
+
+    def take(self, size: int) -> None:
+        """Count a message of `size` bytes that goes at once."""
+        if not self.outstanding:
+            self.node.exchange.busy.add(self)
+        self.outstanding += 1
+        self.bytes += size
+
+    def full(self) -> MailboxFull:
+        """The refusal of a sender that doesn't wait."""
+        return MailboxFull(
+            f"{self.outstanding} messages to {self.address.name} are outstanding, its mailbox size is "
+            f"{self.address.mailbox}"
+        )
 
     def _has_room(self, size: int) -> bool:
         return self.outstanding <= self.address.mailbox and (not self.outstanding or self.bytes + size <= WINDOW_BYTES)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tinker_actors.actors import envelope, traceparent
 from tinker_actors.actors.errors import CodecError
+from tinker_actors.actors.gathering import RemoteGather
 from tinker_actors.actors.message import Message, StreamMessage
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ class Serving:
         self.node = node
         self.peer = peer
         self.alive = True
-        self.open: dict[int, RemoteAsk | RemoteStream] = {}
+        self.open: dict[int, RemoteAsk | RemoteStream | RemoteGather] = {}
         self._tombstones: OrderedDict[int, None] = OrderedDict()
         self._acks: dict[int, int] = {}
 
@@ -57,6 +58,29 @@ class Serving:
             message.fail(self.node.refusal(actor))
         else:
             cell.post(message, wait=wait)
+
+    def gather(self, parts: list[Any]) -> None:
+        """A GATHER envelope."""
+        _, ident, members, method, args, kwargs, meta = parts
+        left, steps, nowait, trace = meta or (None, (), 0, None)
+        if trace is not None:
+            trace = _checked(trace)
+        due = None if left is None else self.node.loop.time() + left
+        chain: Chain = tuple((int(step), str(label)) for step, label in steps)
+        pairs = [(int(index), int(actor)) for index, actor in members]
+        if not pairs:
+            raise CodecError("a group's ask without members")
+        arguments = tuple(args)
+        gather = self.open[ident] = RemoteGather(self, ident)
+        gather.post(pairs, method, arguments, kwargs or {}, chain, due, trace, wait=not nowait)
+        if self._tombstones and self._tombstones.pop(ident, 0) is None:
+            gather.cancel()
+
+    def tell_all(self, parts: list[Any]) -> None:
+        """A TELL_ALL envelope."""
+        _, actors, *rest = parts
+        for actor in actors:
+            self.tell([envelope.TELL, actor, *rest])
 
     def tell(self, parts: list[Any]) -> None:
         """A TELL envelope."""
@@ -113,7 +137,10 @@ class Serving:
         for message in list(self.open.values()):
             self._cancel(message)
 
-    def _cancel(self, message: RemoteAsk | RemoteStream) -> None:
+    def _cancel(self, message: RemoteAsk | RemoteStream | RemoteGather) -> None:
+        if isinstance(message, RemoteGather):
+            message.cancel()
+            return
         cell = self.node.cells.get(message.actor)
         if cell is not None:
             cell.cancel(message)
@@ -121,8 +148,7 @@ class Serving:
     def _send_acks(self) -> None:
         acks, self._acks = self._acks, {}
         if self.alive:
-            for actor, count in acks.items():
-                self.node.exchange.send(self.peer, [envelope.ACK, actor, count])
+            self.node.exchange.send(self.peer, [envelope.ACK, [*acks.items()]])
 
 
 def _checked(trace: Any) -> str:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from tinker_actors.actors.actor import Actor
 from tinker_actors.actors.errors import SpawnError, UnroutableError
+from tinker_actors.actors.group import Group
 from tinker_actors.actors.ref import ActorRef
 from tinker_actors.actors.restart import RestartPolicy
 
@@ -120,6 +121,11 @@ class MeshView:
         """The `Restarted` and at last the `Terminated` events of an actor, from now on."""
         registry, _ = self._open()
         return registry.watch(_ref(actor))
+
+    def group(self, actors: Iterable[Actor | ActorRef]) -> Group:
+        """Several actors asked as one; see `Group`."""
+        self._open()
+        return Group(actors)
 
     @property
     def nodes(self) -> int:

@@ -1,0 +1,192 @@
+"""A group's messages to its members in one other process: one envelope there, and the answers together back.
+
+A member whose window is full, or which has messages parked, gets an ask of its own instead, so that each member's
+messages keep their order and a stalled member bounds the sender's memory.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from tinker_actors.actors import envelope
+from tinker_actors.actors.call import Chain, inherited_trace
+from tinker_actors.actors.errors import MailboxFull
+from tinker_actors.actors.remote import Pending, RemoteTarget
+from tinker_actors.errors import ActorError
+
+if TYPE_CHECKING:
+    from tinker_actors.actors.collect import Collector
+    from tinker_actors.actors.ref import Options
+
+Member = tuple[int, RemoteTarget]
+"""A member's position in its group, and the way to it."""
+
+
+class GatherWindow:
+    """The windows of all members that one envelope went to, which are released one by one."""
+
+    __slots__ = ("_open",)
+
+    def __init__(self, members: Sequence[Member], size: int) -> None:
+        self._open = dict(members)
+        for _, target in members:
+            target.take(size)
+
+    def release_one(self, index: int, size: int) -> None:
+        """A member has answered."""
+        target = self._open.pop(index, None)
+        if target is not None:
+            target.release(1, size)
+
+    def release_all(self, size: int) -> None:
+        """Nobody else will answer."""
+        targets, self._open = self._open, {}
+        for target in targets.values():
+            target.release(1, size)
+
+    def forget(self) -> None:
+        """The members' process is gone, and their windows with it."""
+        for target in self._open.values():
+            target.outstanding -= 1
+        self._open = {}
+
+
+class PendingPart(Pending):
+    """One member's share that travels alone."""
+
+    __slots__ = ("_collector", "_index")
+
+    def __init__(self, target: RemoteTarget, ident: int, collector: Collector, index: int) -> None:
+        super().__init__(target, ident)
+        self._collector = collector
+        self._index = index
+
+    def resolve(self, value: Any) -> None:
+        self.done = True
+        self._collector.answer(self._index, value)
+
+    def reject(self, error: BaseException) -> None:
+        self.done = True
+        self._collector.fail(self._index, error)
+
+    def cancel(self) -> None:
+        """The group no longer wants the answer."""
+        self.target.cancel(self)
+
+
+class PendingGather(Pending):
+    """The shares of all members in one process."""
+
+    __slots__ = ("_collector", "_left", "window")
+
+    def __init__(self, members: Sequence[Member], ident: int, size: int, collector: Collector) -> None:
+        super().__init__(members[0][1], ident)
+        self.window = GatherWindow(members, size)
+        self.sent = True
+        self.size = size
+        self._left = {index for index, _ in members}
+        self._collector = collector
+
+    def outcomes(self, values: Sequence[tuple[int, Any]], errors: Sequence[tuple[int, BaseException]]) -> bool:
+        """Some members' answers; True when all have answered."""
+        collector, window, left = self._collector, self.window, self._left
+        for index, value in values:
+            left.discard(index)
+            window.release_one(index, self.size)
+            collector.answer(index, value)
+        for index, error in errors:
+            left.discard(index)
+            window.release_one(index, self.size)
+            collector.fail(index, error)
+        self.done = not left
+        return self.done
+
+    def resolve(self, value: Any) -> None:
+        """The envelope never left."""
+        self.done = True
+
+    def reject(self, error: BaseException) -> None:
+        self.done = True
+        for index in self._left:
+            self._collector.fail(index, copy.copy(error))
+        self._left.clear()
+
+    def release(self) -> None:
+        self.window.release_all(self.size)
+
+    def forget(self) -> None:
+        self.window.forget()
+
+    def cancel(self) -> None:
+        """The group no longer wants the answers."""
+        self.target.node.exchange.cancel(self.target.address.node, self.id)
+
+
+def send_gather(
+    collector: Collector,
+    members: Sequence[Member],
+    method: str,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    chain: Chain,
+    due: float | None,
+    trace: str | None,
+    options: Options,
+) -> list[PendingGather | PendingPart]:
+    """Ask members that share a process; what can't be sent at all is the outcome of each."""
+    first = members[0][1]
+    exchange, index = first.node.exchange, first.address.node
+    meta = first.meta(chain, due, trace, options)
+    ident = exchange.next_id()
+    try:
+        exchange.require(index)
+        actors = [[position, target.address.id] for position, target in members]
+        data, frames = exchange.encode([envelope.GATHER, ident, actors, method, list(args), kwargs or None, meta])
+    except ActorError as error:
+        for position, _ in members:
+            collector.fail(position, copy.copy(error))
+        return []
+    size = len(data) + sum(frame.nbytes for frame in frames)
+    together = [member for member in members if member[1].has_room(size)]
+    sent: list[PendingGather | PendingPart] = []
+    if len(together) < len(members):
+        joined = {position for position, _ in together}
+        for position, target in members:
+            if position not in joined:
+                part = PendingPart(target, exchange.next_id(), collector, position)
+                try:
+                    target.submit(part, method, args, kwargs, meta, wait=options.wait is not False)
+                except ActorError as error:
+                    collector.fail(position, error)
+                else:
+                    sent.append(part)
+        if not together:
+            return sent
+        actors = [[position, target.address.id] for position, target in together]
+        data, frames = exchange.encode([envelope.GATHER, ident, actors, method, list(args), kwargs or None, meta])
+    pending = PendingGather(together, ident, size, collector)
+    exchange.pending[ident] = pending
+    exchange.send_request(index, ident, data, frames, system=False)
+    sent.append(pending)
+    return sent
+
+
+def tell_all(
+    targets: Sequence[RemoteTarget], method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> list[MailboxFull]:
+    """Tell actors that share a process; the refusals of those that have no room."""
+    first = targets[0]
+    exchange, index = first.node.exchange, first.address.node
+    exchange.require(index)
+    room = [target for target in targets if target.has_room(0)]
+    if room:
+        actors = [target.address.id for target in room]
+        parts = [envelope.TELL_ALL, actors, method, list(args), kwargs or None, inherited_trace()]
+        data, frames = exchange.encode(parts)
+        for target in room:
+            target.take(0)
+        exchange.send_request(index, 0, data, frames, system=False)
+    kept = set(room)
+    return [target.full() for target in targets if target not in kept]
