@@ -34,7 +34,7 @@ def paired_ratio(ours: Sequence[float], theirs: Sequence[float]) -> float:
 def render(rows: Iterable[Row], ratios: Mapping[tuple[str, str], float]) -> str:
     """A table in text; `ratios` maps (case, system) to ours / that system."""
     head = ("case", "system", "unit", "median", "low", "high", "ours/it")
-    lines = [head]
+    lines: list[tuple[str, ...]] = [head]
     last = ""
     for row in rows:
         ratio = ratios.get((row.case, row.system))

@@ -1,19 +1,25 @@
 """The loop that serves one actor's mailbox.
 
 All of an actor's one-at-a-time messages are awaited inline in one task, which starts with the first message: a task
-a message would cost more than everything else here. Only `@concurrent` messages get a task each.
+a message would cost more than everything else here. A message that finds the actor idle is begun at once, in the turn
+of whoever sent it (see `inline`), and the task takes over what then waits. Only `@concurrent` messages get a task each.
 """
 
 from __future__ import annotations
 
 import asyncio
 import enum
-from typing import TYPE_CHECKING
+import types
+from collections.abc import Generator
+from contextvars import Context
+from types import CoroutineType
+from typing import TYPE_CHECKING, Any, cast
 
 from tinker_actors.actors import traceparent
 from tinker_actors.actors.actor import Actor
 from tinker_actors.actors.call import Call, Chain, current_call
 from tinker_actors.actors.errors import ActorDiedError, ActorFailure, ActorStoppedError, DeadlineExceeded
+from tinker_actors.actors.inline import BUDGET, IDLE, enter_task, leave_task, resume
 from tinker_actors.actors.mailbox import Mailbox, State
 from tinker_actors.actors.message import Message, StreamMessage
 from tinker_actors.actors.ref import Address
@@ -39,12 +45,14 @@ class Cell(Mailbox):
     Attributes:
         instance: the actor of the present incarnation; None between two.
         interrupt: why serving is to end.
+        context: what `task` runs in, from when there is one.
         failure: with `Interrupt.FAIL`, the cause.
     """
 
-    __slots__ = ("_labels", "failure", "instance", "interrupt", "view")
+    __slots__ = ("_begun", "_broken", "_handling", "_labels", "context", "failure", "instance", "interrupt", "view")
 
     view: MeshView
+    context: Context
 
     def __init__(self, host: Host, cls: type[Actor], address: Address) -> None:
         super().__init__(host, cls, address)
@@ -52,6 +60,9 @@ class Cell(Mailbox):
         self.interrupt: Interrupt | None = None
         self.failure: BaseException | None = None
         self._labels: dict[str, Chain] = {}
+        self._handling: Generator[Any, Any, None] | None = None
+        self._begun: Any = IDLE  # what the handler waits for that was begun at once
+        self._broken: BaseException | None = None  # the failure that this incarnation's last message was
 
     def request_exit(self) -> None:
         """End after the present message."""
@@ -82,6 +93,10 @@ class Cell(Mailbox):
     async def serve(self) -> BaseException | None:
         """Serve until interrupted, or until drained; the failure that ended this incarnation, or None."""
         queue = self.queue
+        handling = self._handling
+        if handling is None:
+            handling = self._handling = cast("Generator[Any, Any, None]", self._handle())
+            handling.send(None)
         served = 0
         while self.interrupt is None:
             while queue and queue[0].spec.concurrent and len(self.concurrent) < self.capacity:
@@ -90,58 +105,116 @@ class Cell(Mailbox):
                 if self.state is State.DRAINING and not queue and not self.concurrent:
                     return None
                 self.host.idle()
-                self._wake = self.host.loop.create_future()
-                try:
-                    await self._wake
-                finally:
-                    self._wake = None
-                continue
-            message = queue.popleft()
-            while queue and queue[0].spec.concurrent and len(self.concurrent) < self.capacity:
-                self.begin(queue.popleft())
-            if self._room:
-                self._admit()
-            failure = await self._serve_one(message)
-            if failure is not None:
+                await self._wait()
+                waits_for, self._begun = self._begun, IDLE
+            else:
+                message = queue.popleft()
+                while queue and queue[0].spec.concurrent and len(self.concurrent) < self.capacity:
+                    self.begin(queue.popleft())
+                if self._room:
+                    self._admit()
+                waits_for = handling.send(message)
+                del message
+                served += 1
+            if waits_for is not IDLE:
+                await resume(handling, waits_for)
+            if self._broken is not None:
+                failure, self._broken = self._broken, None
                 return failure
-            served += 1
-            if served % TURN == 0:
+            if served >= TURN:
+                served = 0
                 await asyncio.sleep(0)
         return self.failure
 
-    async def _serve_one(self, message: Message) -> BaseException | None:
-        """Run a one-at-a-time handler and give its outcome to the sender; returns what makes the actor itself fail."""
-        if message.deadline is not None and message.deadline <= self.host.loop.time():
-            message.fail(self._too_late(message))
-            return None
-        name = message.method
-        label = self._labels.get(name)
-        if label is None:
-            label = self._labels[name] = ((self.id, f"{self.name}.{name}"),)
-        trace = message.trace
-        call = Call(message.chain + label if message.chain else label, message.deadline, trace)
-        current_call.set(call)
-        if trace is not None:
-            trace = traceparent.enter(trace)
-        self.running = message
-        try:
-            function = getattr(self.instance, name)
-            if isinstance(message, StreamMessage):
-                value = await message.produce(function)
-            else:
-                value = await function(*message.args, **message.kwargs)
-        except BaseException as error:  # the boundary around user code; `_outcome` says whose each error is
-            return self._outcome(message, error)
-        else:
-            message.succeed(value)
-            return None
-        finally:
-            self.running = None
-            call.active = False
+    @types.coroutine
+    def _handle(self) -> Generator[Any, Any, None]:
+        """Serve one-at-a-time messages: `send` takes one and gives what its handler waits for, at its end `IDLE`.
+
+        It gives each outcome to the sender; what makes the actor itself fail is left in `_broken`. One generator for
+        all messages, because that one can be left and entered without an exception.
+        """
+        while True:
+            message: Message = yield IDLE
+            if message.deadline is not None and message.deadline <= self.host.loop.time():
+                message.fail(self._too_late(message))
+                continue
+            label = self._labels.get(message.method)
+            if label is None:
+                label = self._labels[message.method] = ((self.id, f"{self.name}.{message.method}"),)
+            trace = message.trace
+            call = Call(message.chain + label if message.chain else label, message.deadline, trace)
+            current_call.set(call)
             if trace is not None:
-                traceparent.leave(trace)
-            if message.cancelled or self.interrupt is not None:
-                forget_cancellation()
+                trace = traceparent.enter(trace)
+            self.running = message
+            function: Any = None
+            coroutine: Any = None
+            value: Any = None
+            try:
+                function = getattr(self.instance, message.method)
+                if isinstance(message, StreamMessage):
+                    coroutine = message.produce(function)
+                else:
+                    coroutine = function(*message.args, **message.kwargs)
+                    if coroutine.__class__ is not CoroutineType:
+                        coroutine = coroutine.__await__()
+                value = yield from coroutine
+            except BaseException as error:  # the boundary around user code; `_outcome` says whose each error is
+                self._broken = self._outcome(message, error)
+            else:
+                message.succeed(value)
+            finally:
+                self.running = None
+                call.active = False
+                if trace is not None:
+                    traceparent.leave(trace)
+                if message.cancelled or self.interrupt is not None:
+                    forget_cancellation()
+                del message, call, function, coroutine, value  # while it waits for the next it keeps nothing alive
+
+    def serve_at_once(self, message: Message) -> None:
+        assert self.task is not None
+        assert self._handling is not None
+        turn, loop, task = self.host.turn, self.host.loop, self.task
+        sender = asyncio.current_task(loop)
+        if turn.depth == 0 and sender is not turn.owner:
+            turn.owner = sender
+            turn.left = BUDGET
+        turn.depth += 1
+        if sender is not None:
+            leave_task(loop, sender)
+        enter_task(loop, task)
+        try:
+            waits_for = self.context.run(self._handling.send, message)
+        except BaseException as error:  # only what must end the process comes through
+            self._handling = None
+            self._broken = error
+            self.wake()
+            raise
+        finally:
+            leave_task(loop, task)
+            if sender is not None:
+                enter_task(loop, sender)
+            turn.depth -= 1
+        if waits_for is not IDLE:
+            self._begun = waits_for
+            self.wake()
+        elif self._broken is not None or self.interrupt is not None:
+            self.wake()
+
+    async def _wait(self) -> None:
+        """Wait for a message, for one that was begun at once and now waits for something, or for an interrupt."""
+        self._wake = self.host.loop.create_future()
+        try:
+            await self._wake
+        except asyncio.CancelledError:
+            if self._begun is IDLE or self.task is None:
+                raise
+            # Meant for the handler that was begun: what it waits for is to be cancelled, once this task waits for it.
+            self.task.uncancel()
+            self.task.cancel()
+        finally:
+            self._wake = None
 
     def _outcome(self, message: Message, error: BaseException) -> BaseException | None:
         """Give a handler's error to the sender; returns it if the actor itself fails by it."""

@@ -7,6 +7,7 @@ from contextvars import Context
 from typing import TYPE_CHECKING, Protocol
 
 from tinker_actors.actors.deadlines import CoarseTimer
+from tinker_actors.actors.inline import Turn
 
 if TYPE_CHECKING:
     from tinker_actors.actors.cell import Cell
@@ -19,6 +20,7 @@ class Host(Protocol):
     loop: asyncio.AbstractEventLoop
     timer: CoarseTimer
     context: Context
+    turn: Turn
 
     def dead_letter(self, message: Message, error: BaseException) -> None:
         """A tell was not served."""

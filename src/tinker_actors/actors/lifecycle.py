@@ -98,9 +98,8 @@ class Lifecycle:
     def run(self) -> None:
         """Start the task that serves the cell."""
         if self.cell.task is None:
-            self.cell.task = self.host.loop.create_task(
-                self._live(), name=f"actor {self.cell.name}", context=self.host.context.copy()
-            )
+            context = self.cell.context = self.host.context.copy()
+            self.cell.task = self.host.loop.create_task(self._live(), name=f"actor {self.cell.name}", context=context)
             self.cell.task.add_done_callback(self._task_ended)
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from tinker_actors.actors.actor import Actor, Kind, messages_of
 from tinker_actors.actors.call import inherited, inherited_trace
 from tinker_actors.actors.errors import ActorDiedError, ActorStoppedError, AskCycleError, MailboxFull
+from tinker_actors.actors.inline import BUDGET, DEPTH, give_way
 from tinker_actors.actors.message import LocalAsk, LocalTell, Message
 from tinker_actors.actors.ref import ActorRef, Address, Options
 from tinker_actors.actors.stream import LocalStream, Stream
@@ -82,6 +83,10 @@ class Mailbox:
         """Start a concurrent message."""
         raise NotImplementedError
 
+    def serve_at_once(self, message: Message) -> None:
+        """Start serving a one-at-a-time message now; the actor is idle."""
+        raise NotImplementedError
+
     # What a ref in this process calls
 
     async def ask(self, options: Options, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
@@ -89,8 +94,17 @@ class Mailbox:
         host = self.host
         chain, due, trace = inherited(options.timeout, host.loop)
         message = LocalAsk(method, args, kwargs, chain, due, trace)
-        future = message.future = host.loop.create_future()
         self.post(message, wait=options.wait is not False)
+        if message.done:
+            turn = host.turn
+            turn.left -= 1
+            if turn.left <= 0:
+                turn.left = BUDGET
+                await give_way()
+            if message.error is None:
+                return message.value
+            raise message.taken_error()
+        future = message.future = host.loop.create_future()
         if due is None:
             try:
                 return await future
@@ -176,8 +190,19 @@ class Mailbox:
         ):
             self.begin(message)
             return
-        self.queue.append(message)
         wake = self._wake
+        if (
+            wake is not None
+            and message.at_once
+            and self.running is None
+            and not self.queue
+            and message.trace is None  # a trace context is entered and left in the actor's own task
+            and self.state is State.RUNNING
+            and self.host.turn.depth < DEPTH
+        ):
+            self.serve_at_once(message)
+            return
+        self.queue.append(message)
         if wake is not None:
             self._wake = None
             if not wake.done():

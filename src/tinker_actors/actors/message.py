@@ -27,6 +27,7 @@ class Message:
 
     kind: ClassVar[Kind] = Kind.ASK
     is_tell: ClassVar[bool] = False
+    at_once: ClassVar[bool] = False  # may be served in the turn of whoever posts it
     spec: Method
 
     def __init__(
@@ -57,21 +58,53 @@ class Message:
 
 
 class LocalAsk(Message):
-    """An ask from this process: the outcome goes straight into the sender's future."""
+    """An ask from this process. Its sender makes the future only if there is no outcome yet."""
 
-    __slots__ = ("future",)
+    __slots__ = ("error", "future", "value")
 
-    future: asyncio.Future[Any]
+    at_once = True
+
+    def __init__(
+        self,
+        method: str,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        chain: Chain,
+        deadline: float | None,
+        trace: str | None,
+    ) -> None:
+        # The base's assignments again, because this runs once an ask.
+        self.method = method
+        self.args = args
+        self.kwargs = kwargs
+        self.chain = chain
+        self.deadline = deadline
+        self.trace = trace
+        self.done = False
+        self.cancelled = False
+        self.future: asyncio.Future[Any] | None = None
+        self.value: Any = None
+        self.error: Exception | None = None
 
     def succeed(self, value: Any) -> None:
         self.done = True
-        if not self.future.done():
+        if self.future is None:
+            self.value = value
+        elif not self.future.done():
             self.future.set_result(value)
 
     def fail(self, error: BaseException) -> None:
         self.done = True
-        if not self.future.done():
+        if self.future is None:
+            self.error = portable(error)
+        elif not self.future.done():
             self.future.set_exception(portable(error))
+
+    def taken_error(self) -> Exception:
+        """The error of an ask that failed before its sender made a future; the message forgets it."""
+        assert self.error is not None
+        error, self.error = self.error, None  # its traceback will hold the frame that holds this message
+        return error
 
 
 class LocalTell(Message):

@@ -17,6 +17,7 @@ from tinker_actors.actors.control import SYSTEM_IDS, CellEnded, CellRestarted, R
 from tinker_actors.actors.deadlines import CoarseTimer
 from tinker_actors.actors.errors import ActorDiedError, CodecError
 from tinker_actors.actors.exchange import Exchange
+from tinker_actors.actors.inline import Turn
 from tinker_actors.actors.ref import ActorRef, Address, Options, Target
 from tinker_actors.actors.remote import RemoteTarget
 from tinker_actors.errors import ActorError
@@ -77,6 +78,7 @@ class Node:
         self.loop = asyncio.get_running_loop()
         self.timer = CoarseTimer(self.loop)
         self.context = contextvars.copy_context()
+        self.turn = Turn()
         self.mesh = mesh
         self.index = index
         self.incarnation = incarnation

@@ -162,6 +162,8 @@ class RemoteAsk(Message):
 
     __slots__ = ("actor", "ident", "serving")
 
+    at_once = True
+
     def __init__(
         self,
         serving: Serving,
@@ -236,6 +238,7 @@ class RemoteTell(Message):
     __slots__ = ("actor", "serving")
 
     is_tell = True
+    at_once = True
 
     def __init__(
         self,
