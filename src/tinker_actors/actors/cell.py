@@ -158,7 +158,7 @@ class Cell(Mailbox):
                     coroutine = function(*message.args, **message.kwargs)
                     if coroutine.__class__ is not CoroutineType:
                         coroutine = coroutine.__await__()
-                value = yield from coroutine
+                value = yield from coroutine  # pyright: ignore[reportUnknownVariableType]
             except BaseException as error:  # the boundary around user code; `_outcome` says whose each error is
                 self._broken = self._outcome(message, error)
             else:
