@@ -274,10 +274,12 @@ async def test_bad_messages_are_counted_and_dropped_and_strangers_get_nowhere() 
         send(b"stranger", b"\xc1garbage")
         send(b"stranger2", b"")
         send(b"stranger3", env.join([tell], ()))
-        send(b"1:9", env.join([codec.encode([env.HELLO, "wrong token", 1, 9, "ipc:///nowhere"]), tell], ()))
-        send(b"1:8", env.join([codec.encode([env.HELLO, node.mesh, 1, 8, "ipc:///nowhere"]), tell], ()))
+        hello = [1, 9, "ipc:///nowhere", None, 1, 0]
+        send(b"1:9>0:1", env.join([codec.encode([env.HELLO, "wrong token", *hello]), tell], ()))
+        send(b"1:9>0:2", env.join([codec.encode([env.HELLO, node.mesh, *hello]), tell], ()))
+        send(b"1:8>0:1", env.join([codec.encode([env.HELLO, node.mesh, *hello]), tell], ()))
         send(b"stranger4", b"a", b"b", b"c")
-        while node.exchange.bad_messages < 7:  # noqa: ASYNC110
+        while node.exchange.bad_messages < 9:  # noqa: ASYNC110
             await asyncio.sleep(0.005)
         context.term()
         assert await log.read() == []

@@ -25,8 +25,12 @@ if TYPE_CHECKING:
         AskCycleError,
         CodecError,
         DeadlineExceeded,
+        HandshakeError,
+        JoinError,
+        ListenError,
         MailboxFull,
         NodeDiedError,
+        NodeUnreachableError,
         QuorumError,
         RemoteError,
         RemoteTraceback,
@@ -35,6 +39,8 @@ if TYPE_CHECKING:
     )
     from tinker_actors.actors.events import Event, Restarted, Terminated
     from tinker_actors.actors.group import Group
+    from tinker_actors.actors.joined import JoinedMesh
+    from tinker_actors.actors.keys import Keys
     from tinker_actors.actors.mesh import Mesh
     from tinker_actors.actors.ref import ActorRef
     from tinker_actors.actors.restart import Restart, RestartPolicy
@@ -52,8 +58,12 @@ _HOMES = {
         "AskCycleError",
         "CodecError",
         "DeadlineExceeded",
+        "HandshakeError",
+        "JoinError",
+        "ListenError",
         "MailboxFull",
         "NodeDiedError",
+        "NodeUnreachableError",
         "QuorumError",
         "RemoteError",
         "RemoteTraceback",
@@ -62,6 +72,8 @@ _HOMES = {
     ),
     "events": ("Event", "Restarted", "Terminated"),
     "group": ("Group",),
+    "joined": ("JoinedMesh",),
+    "keys": ("Keys",),
     "mesh": ("Mesh",),
     "ref": ("ActorRef",),
     "restart": ("Restart", "RestartPolicy"),
@@ -82,10 +94,16 @@ __all__ = [
     "DeadlineExceeded",
     "Event",
     "Group",
+    "HandshakeError",
+    "JoinError",
+    "JoinedMesh",
+    "Keys",
+    "ListenError",
     "MailboxFull",
     "Mesh",
     "MeshView",
     "NodeDiedError",
+    "NodeUnreachableError",
     "QuorumError",
     "RemoteError",
     "RemoteTraceback",

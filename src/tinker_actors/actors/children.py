@@ -11,10 +11,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tinker_actors.actors import envelope, main_module
+from tinker_actors.actors import main_module
 from tinker_actors.actors.errors import NodeDiedError, SpawnError
 from tinker_actors.actors.process import ChildProcess
 from tinker_actors.actors.restart import RestartHistory, RestartPolicy
+from tinker_actors.actors.roster import Member, Roster
 from tinker_actors.actors.worker import system_address
 from tinker_actors.errors import ActorError
 
@@ -32,15 +33,17 @@ class Child:
 
     def __init__(self, index: int, policy: RestartPolicy) -> None:
         self.index = index
-        self.incarnation = 0
-        self.url = ""
+        self.member = Member(index)
         self.process: ChildProcess | None = None
         self.history = RestartHistory(policy)
         self.up: asyncio.Future[None] | None = None  # while it starts
 
 
 class Children:
-    """All child nodes. `folder` (private to this user) holds their sockets and logs."""
+    """All child nodes. `folder` (private to this user) holds their sockets and logs.
+
+    `network` tells them how to be reached from other hosts: {"host", "ping", "keys"}.
+    """
 
     def __init__(
         self,
@@ -52,8 +55,12 @@ class Children:
         loop: str,
         policy: RestartPolicy,
         start_timeout: float,
+        roster: Roster,
+        network: Mapping[str, Any] | None = None,
     ) -> None:
         self._node = node
+        self._roster = roster
+        self._network = network
         self._directory = directory
         self._folder = folder
         self._env = env
@@ -61,6 +68,9 @@ class Children:
         self._start_timeout = start_timeout
         self._closing = False
         self._children = {index: Child(index, policy) for index in range(1, node.count)}
+        for index, child in self._children.items():
+            roster.members[index] = child.member
+            child.member.key = network["keys"]["public"] if network is not None and network["keys"] else None
         node.exchange.greeted = self._greeted
         for index in self._children:
             directory.agents[index] = node.ref(system_address(node.mesh, index))
@@ -83,8 +93,8 @@ class Children:
         except ExceptionGroup as errors:
             raise errors.exceptions[0] from None
         for child in self._children.values():
-            self._introduce(child)
-            self._announce(child)
+            self._roster.introduce(child.member)
+            self._roster.announce(child.member)
 
     async def close(self) -> None:
         """Let the children end in order, for at most `LEAVE` seconds, then kill them."""
@@ -111,14 +121,14 @@ class Children:
 
     async def _start(self, child: Child) -> None:
         """Start an incarnation and wait until it has said hello."""
-        child.incarnation += 1
+        child.member.incarnation += 1
         child.up = self._node.loop.create_future()
         script = main_module.describe()
-        name = f"{child.index}.{child.incarnation}"
+        name = f"{child.index}.{child.member.incarnation}"
         config = {
             "mesh": self._node.mesh,
             "index": child.index,
-            "incarnation": child.incarnation,
+            "incarnation": child.member.incarnation,
             "count": self._node.count,
             "max_message": self._node.exchange.max_message,
             "url": f"ipc://{self._folder}/{name}",
@@ -129,6 +139,7 @@ class Children:
             "main_module": script.module,
             "main_path": script.path,
             "loop": self._loop_name,
+            "network": self._network,
         }
         child.process = ChildProcess(
             self._node.loop,
@@ -147,28 +158,15 @@ class Children:
         finally:
             child.up = None
 
-    def _greeted(self, index: int, incarnation: int, url: str) -> bool:
+    def _greeted(self, index: int, incarnation: int, url: str, network: str | None) -> bool:
         """A child says hello; True if it is the incarnation that is expected."""
         child = self._children.get(index)
-        if child is None or incarnation != child.incarnation or child.up is None:
+        if child is None or incarnation != child.member.incarnation or child.up is None:
             return False
-        child.url = url
+        child.member.url, child.member.network = url, network
         if not child.up.done():
             child.up.set_result(None)
         return True
-
-    def _introduce(self, child: Child) -> None:
-        """Tell a child what it must know before its actors start: names, and the other nodes."""
-        for name, ref in self._node.names.items():
-            self._node.exchange.send(child.index, [envelope.NAME, name, ref])
-        for other in self._children.values():
-            if other is not child and self._node.exchange.is_open(other.index):
-                self._node.exchange.send(child.index, _notice(other))
-
-    def _announce(self, child: Child) -> None:
-        """Let requests to a child through, from here and from the other nodes."""
-        self._node.exchange.open_peer(child.index)
-        self._directory.tell_nodes(_notice(child), besides=child.index)
 
     def _exited(self, child: Child, process: ChildProcess) -> None:
         if self._closing:
@@ -178,36 +176,27 @@ class Children:
             child.up.set_exception(SpawnError(f"node {child.index} ended while it started: {error}"))
             return
         logger.error("node %d (pid %d) %s", child.index, process.pid, process.how_it_ended())
-        self._down(child, error, final=False)
+        self._roster.down(child.member, error, final=False)
         entries = self._directory.node_lost(child.index, error)
         self._directory.background(self._respawn(child, entries, error))
-
-    def _down(self, child: Child, error: NodeDiedError, *, final: bool) -> None:
-        self._node.exchange.peer_down(child.index, child.incarnation, error, final=final)
-        notice = [envelope.PEER, child.index, child.incarnation, None, error, final]
-        self._directory.tell_nodes(notice, besides=child.index)
 
     async def _respawn(self, child: Child, entries: list[Entry], error: NodeDiedError) -> None:
         while True:
             delay = child.history.next_delay(self._node.loop.time(), failed=True)
             if delay is None:
-                self._down(child, error, final=True)
+                self._roster.down(child.member, error, final=True)
                 for entry in entries:
                     self._directory.forget(entry, error)
                 return
             await asyncio.sleep(delay)
             try:
                 await self._start(child)
-                self._introduce(child)
+                self._roster.introduce(child.member)
                 await self._directory.revive(child.index, entries, error)
             except SpawnError as failure:
                 error = NodeDiedError(f"node {child.index} could not be started again", str(failure))
                 continue
             except NodeDiedError:
                 return  # it died again meanwhile; that has its own respawn
-            self._announce(child)
+            self._roster.announce(child.member)
             return
-
-
-def _notice(child: Child) -> list[Any]:
-    return [envelope.PEER, child.index, child.incarnation, child.url, None, False]

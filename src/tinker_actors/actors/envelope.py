@@ -3,8 +3,8 @@
 A batch is one msgpack array: envelopes, and last the list of `[index, frames]` for those that have frames of their
 own (nil if none has). An envelope is an array that begins with its kind:
 
-    [HELLO, token, node, incarnation, url]            first on every link; nothing else is read before it
-    [PEER, node, incarnation, url, error, final]      node 0 says that a node is up (url), or down (nil) and why
+    [HELLO, token, node, incarnation, url, network, session, heard]  first on every link; nothing is read before it
+    [PEER, node, incarnation, url, key, error, final] node 0 says that a node is up (url), or down (nil) and why
     [NAME, name, ref or nil]                          node 0 says which actor bears a name
     [ASK, id, actor, method, args, kwargs, meta]      answered by exactly one REPLY or ERROR
     [STREAM, id, actor, method, args, kwargs, meta, credits]  answered by ITEMs, then one END or ERROR
@@ -16,8 +16,9 @@ own (nil if none has). An envelope is an array that begins with its kind:
     [TELL_ALL, actors, method, args, kwargs, trace]
     [CANCEL, id]  [CREDIT, id, count]  [ACK, counts]  counts are [actor, count]
 
-`kwargs`, `meta` and `trace` may be nil; meta is [seconds left or nil, call chain, 1 if the sender does not wait for
-room, trace], trace a W3C `traceparent`.
+`network` is the sender's tcp address, `session` counts its connections to the receiver, and `heard` is the session of
+the receiver's that it heard of last (see `network.py`). `kwargs`, `meta` and `trace` may be nil; meta is [seconds left
+or nil, call chain, 1 if the sender does not wait for room, trace], trace a W3C `traceparent`.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ GATHERED: Final = 14
 TELL_ALL: Final = 15
 
 LENGTHS: Final = {
-    HELLO: 5, PEER: 6, NAME: 3, ASK: 7, STREAM: 8, TELL: 6, REPLY: 3, ITEM: 3, END: 2, ERROR: 3, CANCEL: 2, CREDIT: 3,
+    HELLO: 8, PEER: 7, NAME: 3, ASK: 7, STREAM: 8, TELL: 6, REPLY: 3, ITEM: 3, END: 2, ERROR: 3, CANCEL: 2, CREDIT: 3,
     ACK: 2, GATHER: 7, GATHERED: 4, TELL_ALL: 6,
 }  # fmt: skip
 

@@ -97,3 +97,19 @@ class CodecError(ActorError, ValueError):
 
 class SpawnError(ActorError):
     """An actor or a node could not be started; the cause is chained."""
+
+
+class NodeUnreachableError(ActorError, ConnectionError):
+    """The link to the target's host is cut or silent; the target may live, and is reachable again once it heals."""
+
+
+class ListenError(ActorError, OSError):
+    """A mesh can't listen where it was told to: the port is taken, or the address is not this host's."""
+
+
+class JoinError(ActorError, ConnectionError):
+    """A node could not join a mesh: nobody answers there, or the mesh refused it."""
+
+
+class HandshakeError(JoinError):
+    """The two hosts' keys don't fit: one has none, an unknown one, or not the one that was expected."""

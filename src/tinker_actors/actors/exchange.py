@@ -5,45 +5,25 @@ from __future__ import annotations
 import copy
 import itertools
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tinker_actors.actors import envelope
 from tinker_actors.actors.codec import Frame
 from tinker_actors.actors.envelope import ASK, LENGTHS, REPLY
 from tinker_actors.actors.errors import CodecError, NodeDiedError, UnroutableError
+from tinker_actors.actors.peer import Peer
 from tinker_actors.actors.serving import Serving
 
 if TYPE_CHECKING:
     import zmq
 
     from tinker_actors.actors.link import Inbound, Outbound
+    from tinker_actors.actors.network import Network
     from tinker_actors.actors.node import Node
     from tinker_actors.actors.remote import Pending, RemoteTarget
 
 logger = logging.getLogger(__name__)
-
-
-class Peer:
-    """Another node, over all its incarnations.
-
-    Attributes:
-        link: the way to its present incarnation, or None while there is none.
-        is_open: its actors are there; until then requests wait in `backlog`.
-        dead: why it is not coming back.
-    """
-
-    __slots__ = ("backlog", "dead", "identity", "incarnation", "index", "is_open", "link", "serving")
-
-    def __init__(self, node: Node, index: int) -> None:
-        self.index = index
-        self.incarnation = 0
-        self.identity = b""
-        self.link: Outbound | None = None
-        self.is_open = False
-        self.dead: Exception | None = None
-        self.backlog: list[tuple[int, bytes, Sequence[Frame]]] = []
-        self.serving = Serving(node, index)
 
 
 class Exchange:
@@ -54,7 +34,9 @@ class Exchange:
         pending: our asks and streams that other nodes have not answered, by id.
         busy: targets with anything outstanding or parked.
         bad_messages: what came in and could not be read.
-        greeted: decides on an unknown node's hello (index, incarnation, url); None accepts any with the mesh's id.
+        greeted: decides on an unknown node's hello (index, incarnation, url, tcp address); None accepts any with the
+            mesh's id.
+        network: the way to other hosts, if there is one.
     """
 
     def __init__(self, node: Node, *, max_message: int) -> None:
@@ -66,10 +48,11 @@ class Exchange:
         self.busy: set[RemoteTarget] = set()
         self.bad_messages = 0
         self.closed = False
-        self.greeted: Callable[[int, int, str], bool] | None = None
+        self.greeted: Callable[[int, int, str, str | None], bool] | None = None
+        self.network: Network | None = None
         self.next_id = itertools.count(1).__next__
         self._peers = {other: Peer(node, other) for other in range(node.count) if other != node.index}
-        self._known: dict[bytes, Peer] = {}
+        self.known: dict[bytes, Peer] = {}
         self._dirty: list[Outbound] = []
         self._flush_scheduled = False
         self._last_inbound = 0
@@ -78,16 +61,22 @@ class Exchange:
 
     def listen(self, url: str) -> None:
         """Bind the inbound socket."""
-        import zmq
-
         from tinker_actors.actors.link import Inbound
 
         self.url = url
-        self._context = zmq.Context()
-        self._inbound = Inbound(self._context, self.loop, url, self.max_message, self._receive)
+        self._inbound = Inbound(self.context, self.loop, url, self.max_message, self.receive)
 
-    def close(self) -> None:
-        """Close every socket and fail everything that still waits."""
+    @property
+    def context(self) -> zmq.Context[zmq.Socket[bytes]]:
+        """The node's own ZeroMQ context."""
+        import zmq
+
+        if self._context is None:
+            self._context = zmq.Context()
+        return self._context
+
+    def close(self, linger: int = 0) -> None:
+        """Close every socket and fail everything that still waits; what was sent may leave for `linger` ms."""
         self.closed = True
         error = UnroutableError("the mesh is closed")
         for pending in list(self.pending.values()):
@@ -99,11 +88,15 @@ class Exchange:
         for peer in self._peers.values():
             peer.serving.alive = False
             if peer.link is not None:
-                peer.link.close()
+                peer.link.close(linger)
+            if peer.wire is not None:
+                peer.wire.close(linger)
+        if self.network is not None:
+            self.network.close()
         if self._inbound is not None:
             self._inbound.close()
         if self._context is not None:
-            self._context.destroy(linger=0)
+            self._context.destroy()
 
     def idle(self) -> None:
         """An actor has nothing to do: what it wrote goes out, unless more messages of the same turn follow."""
@@ -118,13 +111,38 @@ class Exchange:
         Raises:
             UnroutableError: there is no such node, or the mesh is closed.
             NodeDiedError: the node is gone for good.
+            NodeUnreachableError: the link to its host is cut.
         """
         peer = self._peers.get(index)
+        if peer is None and self.network is not None and not self.closed:
+            peer = self.network.await_peer(index)
         if self.closed or peer is None:
             raise UnroutableError("the mesh is closed" if self.closed else f"there is no node {index} in this mesh")
         if peer.dead is not None:
             raise copy.copy(peer.dead)
+        if peer.cut is not None:
+            raise copy.copy(peer.cut)
         return peer
+
+    def add_peer(self, index: int) -> Peer:
+        """The peer of this index, which may be new."""
+        peer = self._peers.get(index)
+        if peer is None:
+            peer = self._peers[index] = Peer(self.node, index)
+            self.node.count = max(self.node.count, index + 1)
+        return peer
+
+    def forget_peer(self, index: int, error: Exception) -> None:
+        """A peer that was waited for does not exist."""
+        self.fail_peer(self._peers.pop(index), error)
+
+    def find_peer(self, index: int) -> Peer | None:
+        """The peer of this index, if it is known."""
+        return self._peers.get(index)
+
+    def peers(self) -> Iterable[Peer]:
+        """All peers that were ever known."""
+        return self._peers.values()
 
     def is_open(self, index: int) -> bool:
         """Whether the node's actors can be reached now."""
@@ -135,8 +153,9 @@ class Exchange:
         return self._peers[index].link is not None
 
     def may_route(self, index: int) -> bool:
-        """Whether the node is there, or coming back."""
-        return self._peers[index].dead is None
+        """Whether the node is there, or coming back by itself."""
+        peer = self._peers.get(index)
+        return peer is not None and peer.dead is None and peer.cut is None and (peer.wire is None or peer.is_announced)
 
     def encode(self, parts: list[Any]) -> tuple[bytes, list[Frame]]:
         """An envelope as bytes and frames; CodecError if it can't be sent or is too large."""
@@ -190,7 +209,7 @@ class Exchange:
         for link in dirty:
             link.flush()
 
-    def _schedule(self, link: Outbound) -> None:
+    def schedule(self, link: Outbound) -> None:
         self._dirty.append(link)
         if not self._flush_scheduled:
             self._flush_scheduled = True
@@ -198,26 +217,46 @@ class Exchange:
 
     # Peers
 
-    def connect(self, index: int, incarnation: int, url: str) -> None:
-        """Link to a peer's incarnation; requests still wait until `open_peer`."""
+    def connect(self, index: int, incarnation: int, url: str, key: str | None = None) -> None:
+        """Link to a peer's incarnation; requests still wait until `open_peer`. `key` is its public key."""
         from tinker_actors.actors.link import Outbound
 
-        peer = self._peers[index]
+        peer = self.add_peer(index)
+        if self.network is not None and url.startswith("tcp:"):
+            self.network.connect(peer, incarnation, url, key)
+            return
         if peer.link is not None and peer.incarnation == incarnation:
             return
         if peer.link is not None:
             self.peer_down(index, peer.incarnation, NodeDiedError(f"node {index} was replaced"))
-        assert self._context is not None
         peer.incarnation = incarnation
-        peer.identity = b"%d:%d" % (index, incarnation)
+        peer.identity = self.identity_from(peer)
         peer.serving = Serving(self.node, index)
-        own = b"%d:%d" % (self.node.index, self.node.incarnation)
-        peer.link = Outbound(self._context, self.loop, url, own, self._schedule)
-        self.send(index, [envelope.HELLO, self.node.mesh, self.node.index, self.node.incarnation, self.url])
+        peer.link = Outbound(self.context, self.loop, url, self.identity_to(peer), self.schedule)
+        peer.link.put(self.hello(1, 0))
+
+    def identity_to(self, peer: Peer) -> bytes:
+        """Our name on the link to a peer's incarnation; on a link to another one it means nothing."""
+        return b"%d:%d>%d:%d" % (self.node.index, self.node.incarnation, peer.index, peer.incarnation)
+
+    def identity_from(self, peer: Peer) -> bytes:
+        """A peer's name on its link to us."""
+        return b"%d:%d>%d:%d" % (peer.index, peer.incarnation, self.node.index, self.node.incarnation)
+
+    def hello(self, session: int, heard: int) -> bytes:
+        """What begins a link."""
+        node = self.node
+        network = None if self.network is None else self.network.url
+        return self.encode(
+            [envelope.HELLO, node.mesh, node.index, node.incarnation, self.url, network, session, heard]
+        )[0]
 
     def open_peer(self, index: int) -> None:
-        """Let requests to the peer through."""
+        """Let requests to the peer through, as soon as there is a link."""
         peer = self._peers[index]
+        peer.is_announced = True
+        if peer.link is None and peer.wire is not None:
+            return
         peer.is_open = True
         backlog, peer.backlog = peer.backlog, []
         for _, data, frames in backlog:
@@ -230,14 +269,24 @@ class Exchange:
         if incarnation < peer.incarnation:
             return
         peer.incarnation = incarnation
-        self._known.pop(peer.identity, None)
-        peer.is_open = False
-        peer.backlog.clear()
+        peer.is_announced = False
+        peer.cut = None
         if final:
             peer.dead = error
-        if peer.link is not None:
-            peer.link.close()
-            peer.link = None
+        link, wire, peer.wire = peer.link, peer.wire, None
+        if link is not None:
+            link.close()
+        if wire is not None:
+            wire.close()
+        self.fail_peer(peer, error)
+
+    def fail_peer(self, peer: Peer, error: Exception) -> None:
+        """Fail what waits for a peer, and cancel what it waits for."""
+        index = peer.index
+        self.known.pop(peer.identity, None)
+        peer.is_open = False
+        peer.link = None
+        peer.backlog.clear()
         for ident in [key for key, pending in self.pending.items() if pending.target.address.node == index]:
             pending = self.pending.pop(ident)
             pending.forget()
@@ -249,7 +298,7 @@ class Exchange:
 
     # Receiving
 
-    def _receive(self, identity: bytes, data: bytes, frames: Sequence[Frame]) -> None:
+    def receive(self, identity: bytes, data: bytes, frames: Sequence[Frame]) -> None:
         try:
             batch: list[Any] = envelope.split(self.node.codec, data, frames)
         except CodecError:
@@ -259,7 +308,7 @@ class Exchange:
                 self._bad(identity, error)
                 return
         self._last_inbound = len(batch)
-        peer = self._known.get(identity)
+        peer = self.known.get(identity)
         for parts in batch:
             try:
                 # The two kinds that make up nearly all traffic go the short way.
@@ -272,7 +321,7 @@ class Exchange:
                         peer.serving.ask(parts)
                         continue
                 self._dispatch(identity, parts)
-                peer = self._known.get(identity)
+                peer = self.known.get(identity)
             except Exception as error:  # the boundary around bytes from elsewhere: a bad message is dropped
                 self._bad(identity, error)
 
@@ -282,7 +331,7 @@ class Exchange:
             parts, error = parts.head, parts.error
         if not envelope.is_well_formed(parts):
             raise error or CodecError("a malformed envelope")
-        peer = self._known.get(identity)
+        peer = self.known.get(identity)
         if peer is None:
             self._hello(identity, parts)
             return
@@ -319,6 +368,8 @@ class Exchange:
             self._gathered(parts)
         elif kind == envelope.TELL_ALL:
             peer.serving.tell_all(parts)
+        elif kind == envelope.HELLO:
+            self._hello(identity, parts)
         elif peer.index == 0:
             self._from_directory(parts)
 
@@ -357,24 +408,28 @@ class Exchange:
         self._bad(peer.identity, error)
 
     def _hello(self, identity: bytes, parts: list[Any]) -> None:
-        token, index, incarnation, url = parts[1:] if parts[0] == envelope.HELLO else ("", -1, -1, "")
+        if self.network is not None and self.network.is_from_there(identity):
+            self.network.hello(identity, parts)
+            return
+        token, index, incarnation, url, address = parts[1:6] if parts[0] == envelope.HELLO else ("", -1, -1, "", None)
         peer = self._peers.get(index)
-        if token != self.node.mesh or peer is None or identity != b"%d:%d" % (index, incarnation):
+        name = b"%d:%d>%d:%d" % (index, incarnation, self.node.index, self.node.incarnation)
+        if token != self.node.mesh or peer is None or identity != name:
             raise CodecError(f"a message from {identity!r}, which has not said hello")
         if incarnation < peer.incarnation or peer.dead is not None:
             return
-        if self.greeted is not None and not self.greeted(index, incarnation, url):
+        if self.greeted is not None and not self.greeted(index, incarnation, url, address):
             return
         self.connect(index, incarnation, url)
-        self._known[identity] = peer
+        self.known[identity] = peer
 
     def _from_directory(self, parts: list[Any]) -> None:
         if parts[0] == envelope.PEER:
-            _, index, incarnation, url, error, final = parts
+            _, index, incarnation, url, key, error, final = parts
             if url is not None:
-                self.connect(index, incarnation, url)
+                self.connect(index, incarnation, url, key)
                 self.open_peer(index)
-            else:
+            elif index in self._peers:
                 self.peer_down(index, incarnation, error, final=final)
         elif parts[0] == envelope.NAME:
             _, name, ref = parts

@@ -1,8 +1,9 @@
 """Sockets: one ROUTER for what comes in, one DEALER to each peer for what goes out.
 
-Each socket works in one direction only. A send can then never eat the edge-triggered readiness of a receive, and the
-ROUTER, which drops what it can't route without a word, never sends. The DEALER is IMMEDIATE, so nothing is queued
-for a peer that is not there; its high-water mark is off, because the senders' windows bound what is outstanding.
+Each socket works in one direction only (but for the answer to a node that asks to join). A send can then never eat the
+edge-triggered readiness of a receive, and the ROUTER, which drops what it can't route without a word, never sends. The
+DEALER is IMMEDIATE, so nothing is queued for a peer that is not there; its high-water mark is off, because the senders'
+windows bound what is outstanding.
 """
 
 from __future__ import annotations
@@ -11,12 +12,13 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import zmq
 
 from tinker_actors.actors import envelope
 from tinker_actors.actors.codec import Frame
+from tinker_actors.actors.errors import ListenError
 
 logger = logging.getLogger(__name__)
 
@@ -35,6 +37,7 @@ class Inbound:
         url: str,
         max_message: int,
         receive: Callable[[bytes, bytes, Sequence[Frame]], None],
+        configure: Callable[[zmq.Socket[bytes]], None] | None = None,
     ) -> None:
         self._loop = loop
         self._receive = receive
@@ -43,10 +46,30 @@ class Inbound:
         socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
         socket.setsockopt(zmq.RCVHWM, 0)
         socket.setsockopt(zmq.MAXMSGSIZE, max_message + SLACK)
-        socket.bind(url)
+        if configure is not None:
+            configure(socket)
+        try:
+            socket.bind(url)
+        except zmq.ZMQError as error:
+            socket.close(0)
+            raise ListenError(error.errno, f"can't listen on {url}: {error.strerror}") from None
+        self.url = cast(bytes, socket.getsockopt(zmq.LAST_ENDPOINT)).rstrip(b"\0").decode()
         self._fd = int(socket.getsockopt(zmq.FD))
         loop.add_reader(self._fd, self._drain)
         loop.call_soon(self._drain)  # what came before the reader was registered makes no edge
+
+    def reply(self, identity: bytes, data: bytes) -> bool:
+        """Send straight back to a sender, on the connection that it came by; False if that is gone.
+
+        The socket must be ROUTER_MANDATORY, or what can't be sent would be dropped without a word.
+        """
+        try:
+            self._socket.send_multipart([identity, data], zmq.DONTWAIT)
+        except zmq.ZMQError:
+            return False
+        finally:
+            self._loop.call_soon(self._drain)  # a send may have eaten the edge of a receive
+        return True
 
     def close(self) -> None:
         """Stop reading."""
@@ -84,6 +107,7 @@ class Outbound:
         url: str,
         identity: bytes,
         schedule: Callable[[Outbound], None],
+        configure: Callable[[zmq.Socket[bytes]], None] | None = None,
     ) -> None:
         self._loop = loop
         self._schedule = schedule
@@ -98,6 +122,8 @@ class Outbound:
         socket.setsockopt(zmq.IMMEDIATE, 1)
         socket.setsockopt(zmq.SNDHWM, 0)
         socket.setsockopt(zmq.ROUTING_ID, identity)
+        if configure is not None:
+            configure(socket)
         socket.connect(url)
         self._fd = int(socket.getsockopt(zmq.FD))
 
@@ -140,14 +166,19 @@ class Outbound:
         """Whether everything put has been handed to ZeroMQ."""
         return not self._envelopes and not self._blocked
 
-    def close(self) -> None:
-        """Drop what was not sent."""
+    def drop(self) -> None:
+        """Forget what was not sent."""
+        if self._blocked:
+            self._loop.remove_reader(self._fd)
+            self._blocked.clear()
+        self._envelopes, self._size = [], 0
+        self._frames, self._counts = [], []
+
+    def close(self, linger: int = 0) -> None:
+        """Drop what ZeroMQ has not taken yet; what it has may still leave for `linger` milliseconds."""
         if not self._socket.closed:
-            if self._blocked:
-                self._loop.remove_reader(self._fd)
-                self._blocked.clear()
-            self._envelopes.clear()
-            self._socket.close(0)
+            self.drop()
+            self._socket.close(linger)
 
     def _send(self, data: bytes, frames: list[Frame]) -> bool:
         socket = self._socket

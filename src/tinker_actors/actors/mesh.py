@@ -5,21 +5,28 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from tinker_actors.actors.agent import DirectoryActor
 from tinker_actors.actors.directory import Directory, make_cell
+from tinker_actors.actors.endpoint import Endpoint
+from tinker_actors.actors.errors import JoinError
 from tinker_actors.actors.folder import PrivateFolder
+from tinker_actors.actors.keys import Keys
 from tinker_actors.actors.lifecycle import Lifecycle
 from tinker_actors.actors.node import MAX_MESSAGE, Node
 from tinker_actors.actors.restart import RestartHistory, RestartPolicy
 from tinker_actors.actors.view import MeshView
+from tinker_actors.errors import ConfigError
 
 if TYPE_CHECKING:
     from tinker_actors.actors.children import Children
+    from tinker_actors.actors.guests import Guests
+    from tinker_actors.actors.joined import JoinedMesh
+    from tinker_actors.actors.roster import Roster
 
 
 class Mesh(MeshView):
@@ -36,6 +43,16 @@ class Mesh(MeshView):
         restart: how often a child process that died is started again.
         env: environment variables for the child processes, besides this process's own.
         loop: event loop of the child processes: "auto" (uvloop where it is installed) or "asyncio".
+        listen: `tcp://HOST:PORT` where nodes on other hosts may join; port 0 takes a free one (see `url`). 0.0.0.0
+            listens on every address. Without `keys` only on loopback.
+        keys: this host's key pair, and the public keys of those that may join.
+        ping: seconds between heartbeats on links between hosts; a silent link is cut after one to two of them.
+        patience: seconds that a cut link has to heal before its node is given up.
+        imports: modules of which nodes on other hosts may spawn actors on this host, by prefix; None: those that are
+            imported already.
+
+    Raises:
+        ConfigError: `listen` is no address, or needs keys.
     """
 
     def __init__(
@@ -48,12 +65,30 @@ class Mesh(MeshView):
         restart: RestartPolicy | None = None,
         env: Mapping[str, str] | None = None,
         loop: str = "auto",
+        listen: str | None = None,
+        keys: Keys | None = None,
+        ping: float = 1.0,
+        patience: float = 30.0,
+        imports: Sequence[str] | None = None,
     ) -> None:
         if nodes < 1:
             raise ValueError(f"nodes counts this process too and must be at least 1, got {nodes}")
         if loop not in ("auto", "asyncio"):
             raise ValueError(f"loop must be 'auto' or 'asyncio', got {loop!r}")
+        if ping <= 0 or patience <= 0:
+            raise ValueError(f"ping and patience are seconds and must be positive, got {ping} and {patience}")
         super().__init__(None, None)
+        self._listen = None if listen is None else Endpoint.parse(listen)
+        if self._listen is not None and keys is None and not self._listen.is_loopback:
+            raise ConfigError(
+                f"{listen} can be reached from other hosts: listening there needs keys (`keys=`, see "
+                "`tinker-actors keys`); without keys listen on 127.0.0.1"
+            )
+        self._keys = keys
+        self._ping = ping
+        self._patience = patience
+        self._imports = imports
+        self._guests: Guests | None = None
         self._entered = False
         self._count = nodes
         self._stop_timeout = stop_timeout
@@ -75,9 +110,9 @@ class Mesh(MeshView):
         )
         directory = self._directory = self._registry = Directory(node)
         node.supervisor = directory
-        if self._count > 1:
+        if self._count > 1 or self._listen is not None:
             try:
-                await self._start_children(node, directory)
+                await self._start_nodes(node, directory)
             except BaseException:
                 await self._close()
                 raise
@@ -98,23 +133,110 @@ class Mesh(MeshView):
         """Where the sockets and logs of the child nodes are while the mesh runs; None without child nodes."""
         return None if self._folder is None else self._folder.path
 
-    async def _start_children(self, node: Node, directory: Directory) -> None:
-        from tinker_actors.actors.children import Children
+    @classmethod
+    def join(
+        cls,
+        url: str,
+        *,
+        keys: Keys | None = None,
+        name: str | None = None,
+        listen: str | None = None,
+        imports: Sequence[str] | None = None,
+        timeout: float = 10.0,
+        patience: float = 30.0,
+    ) -> JoinedMesh:
+        """`async with Mesh.join("tcp://head:7000", keys=...) as mesh:`: be a node of a mesh that listens elsewhere.
+
+        Args:
+            url: where the mesh listens.
+            keys: this host's key pair and the listening host's public key.
+            name: of this node. One that comes again under the name of a node that is cut off takes its place and its
+                restartable actors.
+            listen: `tcp://HOST:PORT` where the other nodes reach this one; None: a free port of the address that
+                leads to `url`.
+            imports: modules whose actors may be spawned here from elsewhere, by prefix; they are imported when
+                needed. None: those that are imported already.
+            timeout: seconds to get in, the mesh's own start included.
+            patience: seconds that a cut link to the mesh has to heal; then this node ends.
+
+        Raises:
+            ConfigError: `url` is no address, or needs keys. Entering the block raises `HandshakeError` if the keys
+                don't fit, `JoinError` if nobody answers or the mesh refuses, and `ListenError`.
+        """
+        from tinker_actors.actors.joined import JoinedMesh
+
+        return JoinedMesh(url, keys=keys, name=name, listen=listen, imports=imports, timeout=timeout, patience=patience)
+
+    @property
+    def url(self) -> str | None:
+        """Where nodes of other hosts may join while the mesh runs; None if it does not listen."""
+        network = None if self._node is None else self._node.exchange.network
+        return None if network is None else network.url
+
+    async def wait_for_nodes(self, count: int, *, timeout: float = 60.0) -> None:
+        """Wait until `count` nodes, this one included, are up.
+
+        Raises:
+            JoinError: they did not come within `timeout` seconds.
+        """
+        if self._guests is None:
+            if count > self._count:
+                raise JoinError(f"this mesh has {self._count} nodes and does not listen for others")
+            return
+        try:
+            async with asyncio.timeout(timeout):
+                await self._guests.wait_for(count)
+        except TimeoutError:
+            raise JoinError(f"{count} nodes did not come together in {timeout:g} s") from None
+
+    async def _start_nodes(self, node: Node, directory: Directory) -> None:
+        from tinker_actors.actors.roster import Roster
         from tinker_actors.actors.worker import system_address
 
+        roster = Roster(node, directory)
+        if self._listen is not None:
+            self._start_guests(node, directory, roster, self._listen)
+        if self._count > 1:
+            cell = make_cell(node, directory, DirectoryActor, system_address(node.mesh, 0))
+            await Lifecycle(node, cell, (directory,), {}, RestartHistory(RestartPolicy.never())).start()
+            await self._start_children(node, directory, roster)
+
+    def _start_guests(self, node: Node, directory: Directory, roster: Roster, endpoint: Endpoint) -> None:
+        from tinker_actors.actors.guests import Guests
+        from tinker_actors.actors.imports import Imports
+        from tinker_actors.actors.network import Network
+
+        network = node.exchange.network = Network(node.exchange, self._keys, self._ping)
+        network.listen(endpoint)
+        self._guests = Guests(
+            node,
+            directory,
+            roster,
+            network,
+            imports=Imports(self._imports),
+            patience=self._patience,
+            stop_timeout=self._stop_timeout,
+        )
+
+    async def _start_children(self, node: Node, directory: Directory, roster: Roster) -> None:
+        from tinker_actors.actors.children import Children
+
         private = self._folder = PrivateFolder()
-        folder = private.path
-        node.exchange.listen(f"ipc://{folder}/0.1")
-        cell = make_cell(node, directory, DirectoryActor, system_address(node.mesh, 0))
-        await Lifecycle(node, cell, (directory,), {}, RestartHistory(RestartPolicy.never())).start()
+        node.exchange.listen(f"ipc://{private.path}/0.1")
+        network = None
+        if self._listen is not None:
+            keys = None if self._keys is None else self._keys.as_config()
+            network = {"host": self._listen.host, "ping": self._ping, "keys": keys}
         self._children = Children(
             node,
             directory,
-            folder=folder,
+            folder=private.path,
             env=self._env,
             loop=self._loop_name,
             policy=self._restart,
             start_timeout=self._start_timeout,
+            roster=roster,
+            network=network,
         )
         await self._children.start()
 
@@ -131,6 +253,8 @@ class Mesh(MeshView):
         finally:
             directory.closing = True
             try:
+                if self._guests is not None:
+                    await self._guests.close()
                 if self._children is not None:
                     await self._children.close()
             finally:

@@ -94,10 +94,10 @@ class Node:
         traceparent.find_library()
         self._targets: weakref.WeakValueDictionary[int, RemoteTarget] = weakref.WeakValueDictionary()
 
-    def close(self) -> None:
-        """Close every socket and fail everything that still waits."""
+    def close(self, linger: int = 0) -> None:
+        """Close every socket and fail everything that still waits; what was sent may leave for `linger` ms."""
         self.closed = True
-        self.exchange.close()
+        self.exchange.close(linger)
         self.timer.close()
 
     # Refs

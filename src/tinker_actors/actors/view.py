@@ -53,8 +53,8 @@ class MeshView:
     """What `self.mesh` is inside an actor; a `Mesh` offers the same and owns the nodes besides."""
 
     def __init__(self, registry: Registry | None, node: Node | None, owner: Cell | None = None) -> None:
-        self._registry = registry
-        self._node = node
+        self._registry: Registry | None = registry
+        self._node: Node | None = node
         self._owner = owner
 
     async def spawn(

@@ -92,6 +92,8 @@ async def _serve(config: dict[str, Any], lifetime: Lifetime) -> None:
         max_message=config["max_message"],
     )
     node.exchange.listen(config["url"])
+    if config["network"] is not None:
+        _open_network(node, **config["network"])
     directory = node.ref(system_address(mesh, 0))
     registry = RemoteDirectory(node, directory)
     node.supervisor = registry
@@ -103,6 +105,16 @@ async def _serve(config: dict[str, Any], lifetime: Lifetime) -> None:
     gc.freeze()  # what is there now stays; the collector need not look at it again
     await stop.wait()
     node.close()
+
+
+def _open_network(node: Node, host: str, ping: float, keys: dict[str, Any] | None) -> None:
+    from tinker_actors.actors.endpoint import Endpoint
+    from tinker_actors.actors.keys import Keys
+    from tinker_actors.actors.network import Network
+
+    network = Network(node.exchange, None if keys is None else Keys.from_config(keys), ping)
+    node.exchange.network = network
+    network.listen(Endpoint(host, 0))
 
 
 def system_address(mesh: str, index: int) -> Address:
