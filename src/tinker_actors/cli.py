@@ -1,4 +1,4 @@
-"""The command line: `tinker-actors run | sample | models | environments`.
+"""The command line: `tinker-actors run | sample | models | environments | keys | node`.
 
 Exit codes: 0 done, 1 something failed while it ran (with a traceback), 2 the command or its configuration can't work
 (one line, no traceback), 130 and 143 stopped by SIGINT and SIGTERM.
@@ -74,6 +74,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_models(commands)
     environments = commands.add_parser("environments", help="list the shipped environments")
     environments.set_defaults(call=_environments)
+    _add_hosts(commands)
     return parser
 
 
@@ -120,6 +121,36 @@ def _add_models(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     fetch.set_defaults(call=_models_fetch)
 
 
+def _add_hosts(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    keys = commands.add_parser("keys", help="make key pairs for a mesh over several hosts")
+    keys.add_argument("folder", metavar="FOLDER", help="gets NAME.secret for each host, and the list `allowed`")
+    keys.add_argument(
+        "names", metavar="NAME", nargs="+", help="a host; the first one ever made is the one that listens"
+    )
+    keys.set_defaults(call=_keys)
+    node = commands.add_parser("node", help="join a mesh on another host and serve its actors")
+    node.add_argument("--join", metavar="URL", required=True, help="where the mesh listens: tcp://HOST:PORT")
+    node.add_argument("--keys", metavar="FILE", help="this host's .secret file; needed unless the mesh is on this host")
+    node.add_argument(
+        "--server", metavar="NAME", help="the listening host's name in `allowed` (default: the first one)"
+    )
+    node.add_argument("--name", help="of this node; one that comes back under its name gets its actors again")
+    node.add_argument("--listen", metavar="URL", help="where other nodes reach this one (default: any free port)")
+    node.add_argument(
+        "--import",
+        dest="imports",
+        metavar="MODULE",
+        action="append",
+        default=[],
+        help="import it; only actors of such modules and of those below them may be spawned here (repeatable)",
+    )
+    node.add_argument("--timeout", type=float, default=60.0, help="seconds to get in (default: %(default)s)")
+    node.add_argument(
+        "--patience", type=float, default=30.0, help="seconds that a cut link has to heal (default: %(default)s)"
+    )
+    node.set_defaults(call=_node)
+
+
 def _run(options: argparse.Namespace, overrides: Sequence[str]) -> int:
     from tinker_actors.console.run import run_command
 
@@ -148,6 +179,18 @@ def _environments(_options: argparse.Namespace, _overrides: Sequence[str]) -> in
     from tinker_actors.console.environments import list_environments
 
     return list_environments()
+
+
+def _keys(options: argparse.Namespace, _overrides: Sequence[str]) -> int:
+    from tinker_actors.console.hosts import make_keys
+
+    return make_keys(options.folder, options.names)
+
+
+def _node(options: argparse.Namespace, _overrides: Sequence[str]) -> int:
+    from tinker_actors.console.hosts import run_node
+
+    return run_node(options)
 
 
 def _version() -> str:

@@ -5,11 +5,15 @@ import pytest
 from tinker_actors.actors import Mesh
 
 
-@pytest.fixture(params=[1, 2], ids=["local", "ipc"])
+@pytest.fixture(params=["local", "ipc", "tcp"])
 async def mesh(request: pytest.FixtureRequest) -> AsyncIterator[Mesh]:
-    """The same program on one node and across two processes; actors without a node go to the child."""
-    async with Mesh(nodes=request.param) as mesh:
-        yield mesh
+    """The same program on one node, across two processes, and through the network; actors go to the second node."""
+    if request.param == "tcp":
+        async with Mesh(listen="tcp://127.0.0.1:0") as mesh, Mesh.join(mesh.url or ""):
+            yield mesh
+    else:
+        async with Mesh(nodes=1 if request.param == "local" else 2) as mesh:
+            yield mesh
 
 
 @pytest.fixture

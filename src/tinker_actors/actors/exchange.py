@@ -5,28 +5,27 @@ from __future__ import annotations
 import copy
 import itertools
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tinker_actors.actors import envelope
 from tinker_actors.actors.codec import Frame
 from tinker_actors.actors.envelope import ASK, LENGTHS, REPLY
 from tinker_actors.actors.errors import CodecError, NodeDiedError, UnroutableError
-from tinker_actors.actors.peer import Peer
+from tinker_actors.actors.peer import Peer, PeerTable
 from tinker_actors.actors.serving import Serving
 
 if TYPE_CHECKING:
     import zmq
 
     from tinker_actors.actors.link import Inbound, Outbound
-    from tinker_actors.actors.network import Network
     from tinker_actors.actors.node import Node
     from tinker_actors.actors.remote import Pending, RemoteTarget
 
 logger = logging.getLogger(__name__)
 
 
-class Exchange:
+class Exchange(PeerTable):
     """See the module.
 
     Attributes:
@@ -36,23 +35,18 @@ class Exchange:
         bad_messages: what came in and could not be read.
         greeted: decides on an unknown node's hello (index, incarnation, url, tcp address); None accepts any with the
             mesh's id.
-        network: the way to other hosts, if there is one.
     """
 
     def __init__(self, node: Node, *, max_message: int) -> None:
-        self.node = node
+        super().__init__(node)
         self.loop = node.loop
         self.max_message = max_message
         self.url = ""
         self.pending: dict[int, Pending] = {}
         self.busy: set[RemoteTarget] = set()
         self.bad_messages = 0
-        self.closed = False
         self.greeted: Callable[[int, int, str, str | None], bool] | None = None
-        self.network: Network | None = None
         self.next_id = itertools.count(1).__next__
-        self._peers = {other: Peer(node, other) for other in range(node.count) if other != node.index}
-        self.known: dict[bytes, Peer] = {}
         self._dirty: list[Outbound] = []
         self._flush_scheduled = False
         self._last_inbound = 0
@@ -104,58 +98,6 @@ class Exchange:
             self.flush()
 
     # Sending
-
-    def require(self, index: int) -> Peer:
-        """The peer, if a request to it can ever arrive.
-
-        Raises:
-            UnroutableError: there is no such node, or the mesh is closed.
-            NodeDiedError: the node is gone for good.
-            NodeUnreachableError: the link to its host is cut.
-        """
-        peer = self._peers.get(index)
-        if peer is None and self.network is not None and not self.closed:
-            peer = self.network.await_peer(index)
-        if self.closed or peer is None:
-            raise UnroutableError("the mesh is closed" if self.closed else f"there is no node {index} in this mesh")
-        if peer.dead is not None:
-            raise copy.copy(peer.dead)
-        if peer.cut is not None:
-            raise copy.copy(peer.cut)
-        return peer
-
-    def add_peer(self, index: int) -> Peer:
-        """The peer of this index, which may be new."""
-        peer = self._peers.get(index)
-        if peer is None:
-            peer = self._peers[index] = Peer(self.node, index)
-            self.node.count = max(self.node.count, index + 1)
-        return peer
-
-    def forget_peer(self, index: int, error: Exception) -> None:
-        """A peer that was waited for does not exist."""
-        self.fail_peer(self._peers.pop(index), error)
-
-    def find_peer(self, index: int) -> Peer | None:
-        """The peer of this index, if it is known."""
-        return self._peers.get(index)
-
-    def peers(self) -> Iterable[Peer]:
-        """All peers that were ever known."""
-        return self._peers.values()
-
-    def is_open(self, index: int) -> bool:
-        """Whether the node's actors can be reached now."""
-        return self._peers[index].is_open
-
-    def is_linked(self, index: int) -> bool:
-        """Whether an incarnation of the node lives, though its actors may not be there yet."""
-        return self._peers[index].link is not None
-
-    def may_route(self, index: int) -> bool:
-        """Whether the node is there, or coming back by itself."""
-        peer = self._peers.get(index)
-        return peer is not None and peer.dead is None and peer.cut is None and (peer.wire is None or peer.is_announced)
 
     def encode(self, parts: list[Any]) -> tuple[bytes, list[Frame]]:
         """An envelope as bytes and frames; CodecError if it can't be sent or is too large."""
@@ -235,14 +177,6 @@ class Exchange:
         peer.link = Outbound(self.context, self.loop, url, self.identity_to(peer), self.schedule)
         peer.link.put(self.hello(1, 0))
 
-    def identity_to(self, peer: Peer) -> bytes:
-        """Our name on the link to a peer's incarnation; on a link to another one it means nothing."""
-        return b"%d:%d>%d:%d" % (self.node.index, self.node.incarnation, peer.index, peer.incarnation)
-
-    def identity_from(self, peer: Peer) -> bytes:
-        """A peer's name on its link to us."""
-        return b"%d:%d>%d:%d" % (peer.index, peer.incarnation, self.node.index, self.node.incarnation)
-
     def hello(self, session: int, heard: int) -> bytes:
         """What begins a link."""
         node = self.node
@@ -279,6 +213,10 @@ class Exchange:
         if wire is not None:
             wire.close()
         self.fail_peer(peer, error)
+
+    def forget_peer(self, index: int, error: Exception) -> None:
+        """A peer that was waited for does not exist."""
+        self.fail_peer(self._peers.pop(index), error)
 
     def fail_peer(self, peer: Peer, error: Exception) -> None:
         """Fail what waits for a peer, and cancel what it waits for."""

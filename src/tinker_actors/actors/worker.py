@@ -44,7 +44,7 @@ def main() -> None:
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     lifetime = Lifetime()
     threading.Thread(target=lifetime.watch, args=(lifeline,), daemon=True, name="lifeline").start()
-    with asyncio.Runner(loop_factory=_loop_factory(config["loop"])) as runner:
+    with asyncio.Runner(loop_factory=loop_factory(config["loop"])) as runner:
         runner.run(_serve(config, lifetime))
 
 
@@ -140,7 +140,8 @@ def _read_line(descriptor: int) -> bytes:
     return line
 
 
-def _loop_factory(name: str) -> Callable[[], asyncio.AbstractEventLoop] | None:
+def loop_factory(name: str) -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """What makes the event loop: for "auto" uvloop, where it is installed; None is asyncio's own."""
     if name == "asyncio":
         return None
     try:
