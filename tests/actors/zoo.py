@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
 
-from tinker_actors.actors import Actor, ActorFailure, ActorRef, RestartPolicy, concurrent, deadline, wire
+from tinker_actors.actors import Actor, ActorFailure, ActorRef, Barrier, RestartPolicy, concurrent, deadline, wire
 
 
 @wire
@@ -358,3 +358,26 @@ class Parent(Actor):
     async def on_stop(self) -> None:
         if self.log is not None:
             await self.log.note("parent stopped")
+
+
+class Walker(Actor):
+    """Meets others at a barrier."""
+
+    def __init__(self, log: Log | None = None) -> None:
+        self.log = log
+
+    async def walk(self, barrier: Barrier, phases: int = 1) -> list[int]:
+        return [await barrier.arrive(self) for _ in range(phases)]
+
+    @concurrent
+    async def walk_beside(self, barrier: Barrier, phase: int | None = None, timeout: float | None = None) -> int:
+        return await barrier.arrive(self, phase, timeout=timeout)
+
+    async def build(self, parties: list[Any]) -> Barrier:
+        return await self.mesh.barrier(parties)
+
+    async def die(self) -> None:
+        os.kill(os.getpid(), 9)
+
+    async def fail(self) -> None:
+        raise ActorFailure("the walker failed")

@@ -17,12 +17,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tinker_actors.actors.actor import Actor, concurrent
+    from tinker_actors.actors.barrier import Barrier, BarrierState
     from tinker_actors.actors.deadlines import deadline
     from tinker_actors.actors.errors import (
         ActorDiedError,
         ActorFailure,
         ActorStoppedError,
         AskCycleError,
+        BarrierBrokenError,
+        BarrierError,
         CodecError,
         DeadlineExceeded,
         HandshakeError,
@@ -50,12 +53,15 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "actor": ("Actor", "concurrent"),
+    "barrier": ("Barrier", "BarrierState"),
     "deadlines": ("deadline",),
     "errors": (
         "ActorDiedError",
         "ActorFailure",
         "ActorStoppedError",
         "AskCycleError",
+        "BarrierBrokenError",
+        "BarrierError",
         "CodecError",
         "DeadlineExceeded",
         "HandshakeError",
@@ -90,6 +96,10 @@ __all__ = [
     "ActorRef",
     "ActorStoppedError",
     "AskCycleError",
+    "Barrier",
+    "BarrierBrokenError",
+    "BarrierError",
+    "BarrierState",
     "CodecError",
     "DeadlineExceeded",
     "Event",

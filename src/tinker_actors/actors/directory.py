@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import logging
 import weakref
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -16,45 +16,15 @@ from tinker_actors.actors.actor import Actor
 from tinker_actors.actors.cell import Cell
 from tinker_actors.actors.control import SYSTEM_IDS, CellRestarted, CellSpec, ClassLocation, Report
 from tinker_actors.actors.errors import ActorDiedError, ActorStoppedError, MailboxFull, NodeDiedError, SpawnError
-from tinker_actors.actors.events import Event, Restarted, Terminated
+from tinker_actors.actors.events import Restarted, Terminated
 from tinker_actors.actors.lifecycle import Lifecycle
 from tinker_actors.actors.node import ENDED, Node
 from tinker_actors.actors.ref import ActorRef, Address
 from tinker_actors.actors.restart import Restart, RestartHistory, RestartPolicy
 from tinker_actors.actors.view import MeshView, Order
+from tinker_actors.actors.watching import Listener, Watch
 
 logger = logging.getLogger(__name__)
-
-
-class Watch:
-    """The events of one actor from now on; ends after `Terminated`."""
-
-    def __init__(self) -> None:
-        self._events: deque[Event] = deque()
-        self._waiter: asyncio.Future[None] | None = None
-        self._ended = False
-
-    def put(self, event: Event) -> None:
-        """The next event."""
-        self._events.append(event)
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
-
-    def __aiter__(self) -> Watch:
-        return self
-
-    async def __anext__(self) -> Event:
-        while not self._events:
-            if self._ended:
-                raise StopAsyncIteration
-            self._waiter = asyncio.get_running_loop().create_future()
-            try:
-                await self._waiter
-            finally:
-                self._waiter = None
-        event = self._events.popleft()
-        self._ended = isinstance(event, Terminated)
-        return event
 
 
 @dataclass(slots=True, eq=False)
@@ -71,7 +41,7 @@ class Entry:
     incarnation: int = 1
     started: bool = False
     children: set[int] = field(default_factory=set[int])
-    watches: weakref.WeakSet[Watch] = field(default_factory=weakref.WeakSet[Watch])
+    watches: weakref.WeakSet[Listener] = field(default_factory=weakref.WeakSet[Listener])
 
 
 class Directory:
@@ -255,12 +225,22 @@ class Directory:
     def watch(self, ref: ActorRef) -> Watch:
         """The actor's events from now on; of one that has ended, `Terminated` at once."""
         watch = Watch()
+        self.listen(ref, watch)
+        return watch
+
+    def listen(self, ref: ActorRef, listener: Listener) -> None:
+        """Tell `listener`, which is held weakly, of the actor's events."""
         entry = self.entries.get(ref.address.id)
         if entry is not None:
-            entry.watches.add(watch)
+            entry.watches.add(listener)
         else:
-            watch.put(Terminated(ref=ref, reason=self._reasons.get(ref.address.id)))
-        return watch
+            listener.put(Terminated(ref=ref, reason=self._reasons.get(ref.address.id)))
+
+    def unlisten(self, ref: ActorRef, listener: Listener) -> None:
+        """Tell it no more."""
+        entry = self.entries.get(ref.address.id)
+        if entry is not None:
+            entry.watches.discard(listener)
 
     # Nodes
 
@@ -279,6 +259,8 @@ class Directory:
                 self.forget(entry, error)
             else:
                 revived.append(entry)
+                for watch in list(entry.watches):
+                    watch.lost(entry.ref, error)
         return revived
 
     async def revive(self, index: int, entries: list[Entry], reason: Exception) -> None:

@@ -60,6 +60,34 @@ class QuorumError(ActorError):
         self.errors = errors or {}
 
 
+class BarrierError(ActorError):
+    """An arrival that a barrier refuses: not a party, there already, or for a phase that is not going on."""
+
+
+class BarrierBrokenError(BarrierError):
+    """A barrier broke: every party that waits or arrives gets this until the barrier is reset.
+
+    Attributes:
+        phase: the phase that was going on; -1 if the barrier itself is gone.
+        cause: what happened.
+        reason: the error behind it, if there is one; also the `__cause__`.
+    """
+
+    def __init__(self, phase: int = -1, cause: str = "", reason: Exception | None = None) -> None:
+        super().__init__(phase, cause)
+        self.phase = phase
+        self.cause = cause
+        self.reason = reason
+        self.__cause__ = reason
+
+    def __str__(self) -> str:
+        return self.cause if self.phase < 0 else f"phase {self.phase}: {self.cause}"
+
+    def again(self) -> BarrierBrokenError:
+        """A copy to raise: whoever raises an error adds to its traceback."""
+        return BarrierBrokenError(self.phase, self.cause, self.reason)
+
+
 class RemoteError(ActorError):
     """A handler raised an exception of a type that is not revived here.
 

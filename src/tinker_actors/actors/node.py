@@ -23,6 +23,7 @@ from tinker_actors.actors.remote import RemoteTarget
 from tinker_actors.errors import ActorError
 
 if TYPE_CHECKING:
+    from tinker_actors.actors.barrier_site import BarrierSite
     from tinker_actors.actors.message import Message
 
 logger = logging.getLogger(__name__)
@@ -90,6 +91,7 @@ class Node:
         self.dead_letters = 0
         self.closed = False
         self.supervisor: Supervisor | None = None
+        self.barrier_sites: weakref.WeakValueDictionary[int, BarrierSite] = weakref.WeakValueDictionary()
         self.exchange = Exchange(self, max_message=max_message)
         traceparent.find_library()
         self._targets: weakref.WeakValueDictionary[int, RemoteTarget] = weakref.WeakValueDictionary()

@@ -13,6 +13,7 @@ from tinker_actors.actors.ref import ActorRef
 from tinker_actors.actors.restart import RestartPolicy
 
 if TYPE_CHECKING:
+    from tinker_actors.actors.barrier import Barrier, Party
     from tinker_actors.actors.cell import Cell
     from tinker_actors.actors.events import Event
     from tinker_actors.actors.node import Node
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 A = TypeVar("A", bound=Actor)
 
 MAILBOX = 1024  # messages that may wait, unless the spawn says otherwise
+
+BARRIER_MAILBOX = 1 << 20  # arrivals at a barrier that wait at once, in one message a process and turn
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -126,6 +129,21 @@ class MeshView:
         """Several actors asked as one; see `Group`."""
         self._open()
         return Group(actors)
+
+    async def barrier(
+        self, parties: Iterable[Party] = (), *, timeout: float | None = None, name: str | None = None
+    ) -> Barrier:
+        """Make a barrier; it ends with the actor that made it.
+
+        Args:
+            parties: who must arrive: actors, wherever they are, and names for anything else that takes part.
+            timeout: seconds that the first to arrive waits for the last, before the barrier breaks.
+            name: a name for `get`, logs and errors.
+        """
+        from tinker_actors.actors.barrier import Barrier, BarrierHub, members
+
+        hub: Any = await self.spawn(BarrierHub, members(parties), timeout, name=name, node=0, mailbox=BARRIER_MAILBOX)
+        return Barrier(hub)
 
     @property
     def nodes(self) -> int:

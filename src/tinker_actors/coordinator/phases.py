@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from tinker_actors.actors.errors import BarrierBrokenError
+from tinker_actors.actors.rendezvous import Rendezvous
 from tinker_actors.errors import ConfigError, RunError
 
 
@@ -60,23 +62,17 @@ class PhaseBarrier:
     def __init__(self, policies: Sequence[str], *, timeout: float | None = None) -> None:
         if not policies or len(set(policies)) != len(policies):
             raise ConfigError(f"a phase barrier is given the policies {list(policies)}; one or more, each once, needed")
-        self._policies = tuple(policies)
-        self._timeout = timeout
-        self._step = 0
-        self._phase = Phase.ROLLOUT
-        self._waiting_for = set(policies)
-        self._opened: asyncio.Future[None] | None = None
-        self._alarm: asyncio.TimerHandle | None = None
-        self._broken: PhaseBrokenError | None = None
+        self._meeting = _Policies(policies, timeout=timeout)
 
     @property
     def state(self) -> PhaseState:
         """Where the barrier stands."""
+        broken = self._meeting.broken
         return PhaseState(
             step=self._step,
             phase=self._phase,
-            waiting_for=tuple(policy for policy in self._policies if policy in self._waiting_for),
-            broken=None if self._broken is None else str(self._broken),
+            waiting_for=self._meeting.missing,
+            broken=None if broken is None else str(self._as_ours(broken)),
         )
 
     async def finish(self, policy: str, phase: Phase, step: int) -> None:
@@ -86,66 +82,47 @@ class PhaseBarrier:
             PhaseBrokenError: The barrier broke, now or before; says why.
             RunError: This isn't the phase that is going on, or the policy has finished it already.
         """
-        self._check(policy, phase, step)
-        self._waiting_for.discard(policy)
-        if not self._waiting_for:
-            self._open()
-            return
-        if self._opened is None:
-            self._opened = asyncio.get_running_loop().create_future()
-            self._opened.add_done_callback(_retrieve)
-            if self._timeout is not None:
-                self._alarm = asyncio.get_running_loop().call_later(self._timeout, self._overdue)
         try:
-            # One future for all: shielded, so that one waiter's cancellation reaches the others as a cause.
-            await asyncio.shield(self._opened)
+            self._check(policy, phase, step)
+            await self._meeting.arrive([policy])
+        except BarrierBrokenError as error:
+            raise self._as_ours(error) from error.reason
         except asyncio.CancelledError:
             self.break_(f"policy {policy!r} was cancelled while it waited")
             raise
 
     def break_(self, cause: str) -> None:
         """Break the barrier: every present and later waiter gets the cause. The first cause stays."""
-        if self._broken is not None:
-            return
-        self._broken = PhaseBrokenError(f"{self._phase.value} phase of step {self._step}: {cause}")
-        self._silence()
-        if self._opened is not None and not self._opened.done():
-            self._opened.set_exception(self._broken)
+        self._meeting.break_(cause)
 
-    def _open(self) -> None:
-        self._silence()
-        opened, self._opened = self._opened, None
-        self._waiting_for = set(self._policies)
-        if self._phase is Phase.UPDATE:
-            self._step += 1
-        self._phase = Phase.UPDATE if self._phase is Phase.ROLLOUT else Phase.ROLLOUT
-        if opened is not None and not opened.done():
-            opened.set_result(None)
+    @property
+    def _step(self) -> int:
+        return self._meeting.phase // 2
 
-    def _overdue(self) -> None:
-        late = [policy for policy in self._policies if policy in self._waiting_for]
-        self.break_(f"policies {late} did not finish within {self._timeout:g} s of the first")
-
-    def _silence(self) -> None:
-        if self._alarm is not None:
-            self._alarm.cancel()
-            self._alarm = None
+    @property
+    def _phase(self) -> Phase:
+        return Phase.UPDATE if self._meeting.phase % 2 else Phase.ROLLOUT
 
     def _check(self, policy: str, phase: Phase, step: int) -> None:
-        if self._broken is not None:
-            raise PhaseBrokenError(str(self._broken))
-        if policy not in self._policies:
-            raise RunError(f"policy {policy!r} is not a party of the phases; those are {list(self._policies)}")
+        if self._meeting.broken is not None:
+            return
+        if policy not in self._meeting.parties:
+            raise RunError(f"policy {policy!r} is not a party of the phases; those are {list(self._meeting.parties)}")
         if (phase, step) != (self._phase, self._step):
             raise RunError(
                 f"policy {policy!r} finished the {phase.value} phase of step {step}, but the {self._phase.value} "
                 f"phase of step {self._step} is going on"
             )
-        if policy not in self._waiting_for:
+        if policy not in self._meeting.missing:
             raise RunError(f"policy {policy!r} finished the {phase.value} phase of step {step} twice")
 
+    def _as_ours(self, error: BarrierBrokenError) -> PhaseBrokenError:
+        phase = Phase.UPDATE if error.phase % 2 else Phase.ROLLOUT
+        return PhaseBrokenError(f"{phase.value} phase of step {error.phase // 2}: {error.cause}")
 
-def _retrieve(future: asyncio.Future[None]) -> None:
-    """Look at the outcome, so that a break that nobody waits for is not reported as forgotten."""
-    if not future.cancelled():
-        future.exception()
+
+class _Policies(Rendezvous[str]):
+    """The policies of a run, which wait for each other twice a step."""
+
+    def late(self) -> str:
+        return f"policies {list(self.missing)} did not finish within {self.timeout:g} s of the first"
