@@ -57,12 +57,12 @@ class CoarseTimer:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._buckets: dict[int, dict[asyncio.Future[Any], str]] = {}
+        self._buckets: dict[int, dict[asyncio.Future[Any], str | tuple[str, str]]] = {}
         self._handle: asyncio.TimerHandle | None = None
         self._armed = 0
 
-    def add(self, future: asyncio.Future[Any], due: float, what: str) -> int:
-        """Watch over `future`; returns the key for `discard`. `what` names the wait in the error."""
+    def add(self, future: asyncio.Future[Any], due: float, what: str | tuple[str, str]) -> int:
+        """Watch over `future`; returns the key for `discard`. `what` (or actor, method) names the wait."""
         tick = int(due / TICK) + 1
         bucket = self._buckets.get(tick)
         if bucket is None:
@@ -97,6 +97,7 @@ class CoarseTimer:
         for tick in [tick for tick in self._buckets if tick <= now]:
             for future, what in self._buckets.pop(tick).items():
                 if not future.done():
+                    what = what if isinstance(what, str) else ".".join(what)
                     future.set_exception(DeadlineExceeded(f"{what} was not answered by its deadline"))
         if self._buckets:
             self._arm(min(self._buckets))

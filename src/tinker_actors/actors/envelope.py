@@ -18,7 +18,8 @@ own (nil if none has). An envelope is an array that begins with its kind:
 
 `network` is the sender's tcp address, `session` counts its connections to the receiver, and `heard` is the session of
 the receiver's that it heard of last (see `network.py`). `kwargs`, `meta` and `trace` may be nil; meta is [seconds left
-or nil, call chain, 1 if the sender does not wait for room, trace], trace a W3C `traceparent`.
+or nil, call chain, 1 if the sender does not wait for room, trace], trace a W3C `traceparent`; where
+there is only a deadline it is the seconds left as a float.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ LENGTHS: Final = {
     ACK: 2, GATHER: 7, GATHERED: 4, TELL_ALL: 6,
 }  # fmt: skip
 
-BATCH_ENVELOPES: Final = 512
+BATCH_ENVELOPES: Final = 64  # small enough that the receiver is at work while the sender still is
 BATCH_BYTES: Final = 256 * 1024
 
 

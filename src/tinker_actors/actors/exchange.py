@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tinker_actors.actors import envelope
 from tinker_actors.actors.codec import Frame
-from tinker_actors.actors.envelope import ASK, LENGTHS, REPLY
+from tinker_actors.actors.envelope import ASK, REPLY
 from tinker_actors.actors.errors import CodecError, NodeDiedError, UnroutableError
 from tinker_actors.actors.peer import Peer, PeerTable
 from tinker_actors.actors.serving import Serving
@@ -50,6 +50,7 @@ class Exchange(PeerTable):
         self._dirty: list[Outbound] = []
         self._flush_scheduled = False
         self._last_inbound = 0
+        self._receiving = False
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None
         self._inbound: Inbound | None = None
 
@@ -153,7 +154,7 @@ class Exchange(PeerTable):
 
     def schedule(self, link: Outbound) -> None:
         self._dirty.append(link)
-        if not self._flush_scheduled:
+        if not self._flush_scheduled and not self._receiving:
             self._flush_scheduled = True
             self.loop.call_soon(self.flush)
 
@@ -237,31 +238,41 @@ class Exchange(PeerTable):
     # Receiving
 
     def receive(self, identity: bytes, data: bytes, frames: Sequence[Frame]) -> None:
+        whole = True
         try:
             batch: list[Any] = envelope.split(self.node.codec, data, frames)
         except CodecError:
+            whole = False
             try:
                 batch = envelope.salvage(self.node.codec, data, frames)
             except CodecError as error:
                 self._bad(identity, error)
                 return
         self._last_inbound = len(batch)
+        self._receiving = True
+        pending = self.pending
         peer = self.known.get(identity)
         for parts in batch:
             try:
                 # The two kinds that make up nearly all traffic go the short way.
-                if peer is not None and not isinstance(parts, envelope.Unreadable):
+                if whole and peer is not None:
                     kind = parts[0]
-                    if kind == REPLY and len(parts) == LENGTHS[REPLY]:
-                        self._settle(parts[1], parts[2], None)
+                    if kind == REPLY and len(parts) == 3:
+                        waiting = pending.pop(parts[1], None)
+                        if waiting is not None:
+                            waiting.resolve(parts[2])
+                            waiting.release()
                         continue
-                    if kind == ASK and len(parts) == LENGTHS[ASK]:
+                    if kind == ASK and len(parts) == 7:
                         peer.serving.ask(parts)
                         continue
                 self._dispatch(identity, parts)
                 peer = self.known.get(identity)
             except Exception as error:  # the boundary around bytes from elsewhere: a bad message is dropped
                 self._bad(identity, error)
+        self._receiving = False
+        if self._dirty:
+            self.flush()  # what is answered by now goes out while the next batch is read
 
     def _dispatch(self, identity: bytes, parts: Any) -> None:
         error: CodecError | None = None

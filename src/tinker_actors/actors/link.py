@@ -18,9 +18,14 @@ import zmq
 
 from tinker_actors.actors import envelope
 from tinker_actors.actors.codec import Frame
+from tinker_actors.actors.envelope import BATCH_BYTES, BATCH_ENVELOPES
 from tinker_actors.actors.errors import ListenError
 
 logger = logging.getLogger(__name__)
+
+# As plain integers: the library's enums are slow to combine and to convert.
+NOW = int(zmq.DONTWAIT)
+MORE = int(zmq.DONTWAIT | zmq.SNDMORE)
 
 DRAIN_BUDGET = 64  # batches read before the loop's other work gets its turn
 UNCOPIED = 256 * 1024  # bytes: batches of this size and above are handed to ZeroMQ without a copy
@@ -64,7 +69,7 @@ class Inbound:
         The socket must be ROUTER_MANDATORY, or what can't be sent would be dropped without a word.
         """
         try:
-            self._socket.send_multipart([identity, data], zmq.DONTWAIT)
+            self._socket.send_multipart([identity, data], NOW)
         except zmq.ZMQError:
             return False
         finally:
@@ -84,13 +89,14 @@ class Inbound:
         receive = socket.recv
         try:
             for _ in range(DRAIN_BUDGET):
-                identity = receive(zmq.DONTWAIT)
-                data = receive(zmq.DONTWAIT)
+                identity = receive(NOW)
+                data = receive(NOW)
                 frames: Sequence[Any] = ()
                 if socket.getsockopt(zmq.RCVMORE):
-                    frames = [frame.buffer for frame in socket.recv_multipart(zmq.DONTWAIT, copy=False)]
+                    frames = [frame.buffer for frame in socket.recv_multipart(NOW, copy=False)]
                 self._receive(identity, data, frames)
-                if socket.closed:
+                # An exception that says that there is no more costs three times as much as to ask.
+                if socket.closed or not int(socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
                     return
         except zmq.Again:
             return
@@ -131,15 +137,12 @@ class Outbound:
         """Add an encoded envelope to this turn's batch; `now` sends it at once if it is the first."""
         envelopes = self._envelopes
         envelopes.append(data)
-        self._size += len(data)
+        size = self._size = self._size + len(data)
         if frames:
             self._counts.append((len(envelopes) - 1, len(frames)))
             self._frames.extend(frames)
-        if (
-            (now and len(envelopes) == 1)
-            or len(envelopes) >= envelope.BATCH_ENVELOPES
-            or (self._size >= envelope.BATCH_BYTES)
-        ):
+        count = len(envelopes)
+        if (now and count == 1) or count >= BATCH_ENVELOPES or size >= BATCH_BYTES:
             self.flush()
         elif not self.scheduled:
             self.scheduled = True
@@ -184,15 +187,15 @@ class Outbound:
         socket = self._socket
         try:
             if not frames:
-                socket.send(data, zmq.DONTWAIT, copy=len(data) < UNCOPIED)
+                socket.send(data, NOW, copy=len(data) < UNCOPIED)
                 return True
-            socket.send(data, zmq.DONTWAIT | zmq.SNDMORE, copy=len(data) < UNCOPIED)
+            socket.send(data, MORE, copy=len(data) < UNCOPIED)
         except zmq.Again:
             return False
         # Once its first part is taken, ZeroMQ takes the whole message.
         for frame in frames[:-1]:
-            socket.send(frame, zmq.DONTWAIT | zmq.SNDMORE, copy=False)
-        socket.send(frames[-1], zmq.DONTWAIT, copy=False)
+            socket.send(frame, MORE, copy=False)
+        socket.send(frames[-1], NOW, copy=False)
         return True
 
     def _unblock(self) -> None:

@@ -111,7 +111,7 @@ class Mailbox:
             finally:
                 if not message.done:
                     self.cancel(message)
-        tick = host.timer.add(future, due, f"{self.name}.{method}")
+        tick = host.timer.add(future, due, (self.name, method))
         try:
             return await future
         finally:

@@ -67,7 +67,14 @@ class PendingAsk(Pending):
 
     __slots__ = ("future",)
 
-    future: asyncio.Future[Any]
+    def __init__(self, target: RemoteTarget, ident: int, future: asyncio.Future[Any]) -> None:
+        # The base's assignments again, because this runs once an ask.
+        self.target = target
+        self.id = ident
+        self.sent = False
+        self.done = False
+        self.size = 0
+        self.future = future
 
     def resolve(self, value: Any) -> None:
         self.done = True
@@ -145,18 +152,20 @@ class RemoteTarget:
     async def ask(self, options: Options, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Send an ask and await its outcome; being cancelled cancels the handler."""
         node = self.node
-        chain, due, trace = inherited(options.timeout, node.loop)
-        pending = PendingAsk(self, node.exchange.next_id())
-        future = pending.future = node.loop.create_future()
-        meta = None
-        if chain or due is not None or trace is not None or options.wait is False:
+        loop = node.loop
+        chain, due, trace = inherited(options.timeout, loop)
+        future = loop.create_future()
+        pending = PendingAsk(self, node.exchange.next_id(), future)
+        if chain or trace is not None or options.wait is False:
             meta = self.meta(chain, due, trace, options)
+        else:
+            meta = None if due is None else due - loop.time()
         self._submit(
             pending,
-            [envelope.ASK, pending.id, self.address.id, method, list(args), kwargs or None, meta],
+            [envelope.ASK, pending.id, self.address.id, method, [*args], kwargs or None, meta],
             wait=options.wait is not False,
         )
-        tick = None if due is None else node.timer.add(future, due, f"{self.address.name}.{method}")
+        tick = None if due is None else node.timer.add(future, due, (self.address.name, method))
         try:
             return await future
         finally:
@@ -200,8 +209,10 @@ class RemoteTarget:
 
     def release(self, count: int, size: int) -> None:
         """Messages left the window; send what waits for their place."""
-        self.outstanding = max(0, self.outstanding - count)
-        self.bytes = max(0, self.bytes - size)
+        outstanding = self.outstanding = self.outstanding - count
+        self.bytes -= size
+        if outstanding < 0 or self.bytes < 0:  # a peer that confirms more than it was sent
+            self.outstanding, self.bytes = max(0, outstanding), max(0, self.bytes)
         while self._parked and self._has_room(self._parked[0][0].size):
             pending, data, frames = self._parked.popleft()
             self._send(pending, data, frames)

@@ -32,32 +32,37 @@ class Serving:
 
     def ask(self, parts: list[Any]) -> None:
         """An ASK or STREAM envelope."""
-        ident, actor, method, args, kwargs, meta = parts[1:7]
+        _, ident, actor, method, args, kwargs, meta, *rest = parts
         chain: Chain = ()
         due = trace = None
         wait = True
-        if meta is not None:
+        if type(meta) is float:
+            due = self.node.loop.time() + meta
+        elif meta is not None:
             left, steps, nowait, trace = meta
             if trace is not None:
                 trace = _checked(trace)
             if left is not None:
                 due = self.node.loop.time() + left
-            chain = tuple((int(step), str(label)) for step, label in steps)
+            chain = tuple([(int(step), str(label)) for step, label in steps])
             wait = not nowait
-        if len(parts) == 7:
+        if not rest:
             message = RemoteAsk(self, ident, actor, method, tuple(args), kwargs or {}, chain, due, trace)
         else:
             message = RemoteStream(self, ident, actor, method, tuple(args), kwargs or {}, chain, due, trace)
-            message.credits = int(parts[7])
-        self.open[ident] = message
+            message.credits = int(rest[0])
         if self._tombstones and self._tombstones.pop(ident, 0) is None:
             message.fail(asyncio.CancelledError())
             return
         cell = self.node.cells.get(actor)
         if cell is None:
             message.fail(self.node.refusal(actor))
-        else:
-            cell.post(message, wait=wait)
+            return
+        cell.post(message, wait=wait)
+        if not message.done:
+            self.open[ident] = message
+            if not self.alive:  # closed by the handler, which has begun
+                self._cancel(message)
 
     def gather(self, parts: list[Any]) -> None:
         """A GATHER envelope."""
@@ -191,7 +196,11 @@ class RemoteAsk(Message):
 
     def succeed(self, value: Any) -> None:
         self.done = True
-        self.serving.reply(self.ident, [envelope.REPLY, self.ident, value])
+        serving = self.serving
+        if serving.open:
+            serving.open.pop(self.ident, None)
+        if serving.alive:
+            serving.node.exchange.answer(serving.peer, self.ident, [envelope.REPLY, self.ident, value])
 
     def fail(self, error: BaseException) -> None:
         self.done = True
