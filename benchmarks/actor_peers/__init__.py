@@ -44,6 +44,7 @@ CASES: dict[str, Case] = {
     "oneway_64mib": Case("GB/s", 7, 3),
     "oneway_64mib_in_arena": Case("GB/s", 7, 3),
     "barrier_1000_local": Case("ms", 20, 5),
+    "barrier_1000_ipc": Case("ms", 20, 5),  # four processes besides the asker's
     "spawn_10000_local": Case("us", 10000, 10000),
     "spawn_10000_local_memory": Case("KB", 10000, 10000),
     "asks_pipelined_256_tcp": Case("asks/s", 40960, 10240),

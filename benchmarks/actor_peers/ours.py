@@ -76,6 +76,18 @@ def _one_way(size: int) -> Callable[[int], Awaitable[float]]:
     return case
 
 
+def _barrier(nodes: int) -> Callable[[int], Awaitable[float]]:
+    async def case(count: int) -> float:
+        """A thousand actors asked and awaited as a group, in ms; with more than one node all are in child processes."""
+        async with Mesh(nodes=nodes) as mesh:
+            policy = RestartPolicy.on_failure()
+            group = mesh.group([await mesh.spawn(Counter, restart=policy) for _ in range(1000)])
+            group = group.options(timeout=DEADLINE)
+            return await measure.p50(lambda: group.ask.add(1), count) / 1e3
+
+    return case
+
+
 async def _spawn_time(count: int) -> float:
     async with Mesh() as mesh:
         policy = RestartPolicy.on_failure()
@@ -115,6 +127,8 @@ CASES = {
     "cpu_per_ask_local": _cpu("local"),
     "oneway_1mib": _one_way(measure.MIB),
     "oneway_64mib": _one_way(64 * measure.MIB),
+    "barrier_1000_local": _barrier(1),
+    "barrier_1000_ipc": _barrier(5),
     "spawn_10000_local": _spawn_time,
     "spawn_10000_local_memory": _spawn_memory,
     "kill_to_error_ipc": _kill_to_error,

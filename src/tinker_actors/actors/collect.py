@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from tinker_actors.actors.call import Chain, inherited
 from tinker_actors.actors.errors import DeadlineExceeded, QuorumError
 from tinker_actors.actors.failures import portable
+from tinker_actors.actors.inline import give_way
 from tinker_actors.actors.mailbox import Mailbox
 from tinker_actors.actors.message import Message
 from tinker_actors.actors.node import Gone
@@ -47,15 +48,19 @@ class Collector:
     Attributes:
         outcomes: a result, an error (its position is then in `failed`), or `MISSING`.
         left: answers that have not come.
+        takes_some: the collection may end before all have answered well.
+        is_open: answers still count.
         future: resolved once the collection ended, with None or with the error that ended it.
     """
 
-    __slots__ = ("_quorum", "_refs", "failed", "future", "left", "need", "outcomes")
+    __slots__ = ("_quorum", "_refs", "failed", "future", "is_open", "left", "need", "outcomes", "takes_some")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, refs: Sequence[ActorRef], need: Need, quorum: int = 0) -> None:
         self._refs = refs
         self._quorum = quorum
         self.need = need
+        self.takes_some = need is Need.SOME
+        self.is_open = True
         self.outcomes: list[Any] = [MISSING] * len(refs)
         self.failed: set[int] = set()
         self.left = len(refs)
@@ -63,24 +68,24 @@ class Collector:
 
     def answer(self, index: int, value: Any) -> None:
         """A member's result."""
-        if self.future.done():
+        if not self.is_open:
             return
         self.outcomes[index] = value
         self.left -= 1
-        if not self.left or self.need is Need.SOME:
-            self._look()
+        if not self.left or self.takes_some:
+            self.look()
 
     def fail(self, index: int, error: BaseException) -> None:
         """A member's error."""
-        if self.future.done():
+        if not self.is_open:
             return
         self.outcomes[index] = error
         self.failed.add(index)
         self.left -= 1
         if self.need is Need.ALL:
             self._end(error)
-        elif not self.left or self.need is Need.SOME:
-            self._look()
+        elif not self.left or self.takes_some:
+            self.look()
 
     def answers(self) -> dict[ActorRef, Any]:
         """The results that have come, by member, in the group's order."""
@@ -96,8 +101,9 @@ class Collector:
             if value is MISSING:
                 self.outcomes[index] = copy.copy(error)
 
-    def _look(self) -> None:
-        if self.need is not Need.SOME:
+    def look(self) -> None:
+        """End the collection if what has come decides it."""
+        if not self.takes_some:
             self._end(None)
             return
         total, failed = len(self.outcomes), len(self.failed)
@@ -115,6 +121,9 @@ class Collector:
             self._end(error)
 
     def _end(self, error: BaseException | None) -> None:
+        self.is_open = False
+        if self.future.done():
+            return
         if error is None:
             self.future.set_result(None)
         else:
@@ -125,6 +134,8 @@ class Part(Message):
     """A member's share of a group's ask, within this process."""
 
     __slots__ = ("collector", "index")
+
+    at_once = True
 
     def __init__(
         self,
@@ -151,7 +162,12 @@ class Part(Message):
 
     def succeed(self, value: Any) -> None:
         self.done = True
-        self.collector.answer(self.index, value)
+        collector = self.collector
+        if collector.is_open:  # as in `Collector.answer`, because this runs once a member
+            collector.outcomes[self.index] = value
+            collector.left -= 1
+            if not collector.left or collector.takes_some:
+                collector.look()
 
     def fail(self, error: BaseException) -> None:
         self.done = True
@@ -189,6 +205,8 @@ class Collection:
             return collector
         try:
             self._send(collector, refs, method, args, kwargs, chain, due, trace)
+            if collector.future.done():
+                await give_way()  # every member was served at once: the loop's other work has its turn now
             tick = None
             if due is not None:
                 tick = self._timer.add(collector.future, due, f"{method} of a group of {len(refs)}")
@@ -202,6 +220,7 @@ class Collection:
                 raise
             collector.expire(error)
         finally:
+            collector.is_open = False
             if collector.left:
                 self._cancel()
         return collector
@@ -221,11 +240,14 @@ class Collection:
         away: dict[int, list[tuple[int, RemoteTarget]]] = {}
         local = self._local
         for index, ref in enumerate(refs):
+            if not collector.is_open:
+                return  # decided before all were asked
             target = ref.target
             if isinstance(target, Mailbox):
                 part = Part(collector, index, method, args, kwargs, chain, due, trace)
-                local.append((target, part))
                 target.post(part, wait=wait)
+                if not part.done:
+                    local.append((target, part))
             elif isinstance(target, RemoteTarget):
                 away.setdefault(ref.address.node, []).append((index, target))
             elif isinstance(target, Gone):

@@ -19,6 +19,8 @@ class GatherPart(Message):
 
     __slots__ = ("actor", "gather", "index")
 
+    at_once = True
+
     def __init__(
         self,
         gather: RemoteGather,
