@@ -248,8 +248,14 @@ def test_a_signal_closes_every_environment_once_and_leaves_no_process(
 
 
 README = (Path(__file__).parents[2] / "README.md").read_text()
-OWN = README.partition("```python\n# my_env.py\n")[2].partition("```")[0]
-"""The environment that the README shows."""
+
+
+def from_readme(name: str) -> str:
+    """The program that the README shows under a file name."""
+    return README.partition(f"```python\n# {name}\n")[2].partition("```")[0]
+
+
+OWN = from_readme("my_env.py")
 
 
 def test_an_environment_in_a_file_of_its_own_runs_by_path(start: Callable[..., Process], tmp_path: Path):
@@ -312,6 +318,14 @@ def test_environments_and_models_are_listed(capfd: pytest.CaptureFixture[str]):
     output = capfd.readouterr().out
     for name in ("arithmetic", "last_word", "number_guess", "tiny-llama", "smollm2-135m"):
         assert name in output
+
+
+def test_the_program_in_the_readme_learns_its_pattern(tmp_path: Path):
+    script = tmp_path / "trainer_and_sampler.py"
+    script.write_text(from_readme(script.name))
+    result = subprocess.run([sys.executable, script], cwd=tmp_path, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout == "cabcab\n"
 
 
 def test_importing_the_package_loads_neither_torch_nor_zmq():
