@@ -115,3 +115,13 @@ def messages_of(cls: type[Actor]) -> dict[str, Method]:
             table[name] = Method(name, kind, getattr(function, "__actor_concurrent__", False))
         cast(Any, cls).__actor_messages__ = table
     return table
+
+
+def plain_messages_of(cls: type[Actor]) -> frozenset[str]:
+    """The names of the messages that have one reply and are served one at a time. Computed once a class."""
+    plain: frozenset[str] | None = cls.__dict__.get("__actor_plain_messages__")
+    if plain is None:
+        messages = messages_of(cls).values()
+        plain = frozenset(method.name for method in messages if method.kind is Kind.ASK and not method.concurrent)
+        cast(Any, cls).__actor_plain_messages__ = plain
+    return plain

@@ -19,7 +19,7 @@ from tinker_actors.actors import traceparent
 from tinker_actors.actors.actor import Actor
 from tinker_actors.actors.call import Call, Chain, current_call
 from tinker_actors.actors.errors import ActorDiedError, ActorFailure, ActorStoppedError, DeadlineExceeded
-from tinker_actors.actors.inline import BUDGET, IDLE, enter_task, leave_task, resume
+from tinker_actors.actors.inline import BUDGET, IDLE, enter_task, leave_task, put_aside, resume
 from tinker_actors.actors.mailbox import Mailbox, State
 from tinker_actors.actors.message import Message, StreamMessage
 from tinker_actors.actors.ref import Address
@@ -147,22 +147,22 @@ class Cell(Mailbox):
             if trace is not None:
                 trace = traceparent.enter(trace)
             self.running = message
-            function: Any = None
-            coroutine: Any = None
-            value: Any = None
+            step: Any = None  # the method, its coroutine, and the value of that
             try:
-                function = getattr(self.instance, message.method)
+                step = getattr(self.instance, message.method)
                 if isinstance(message, StreamMessage):
-                    coroutine = message.produce(function)
+                    step = message.produce(step)
+                elif message.kwargs:
+                    step = step(*message.args, **message.kwargs)
                 else:
-                    coroutine = function(*message.args, **message.kwargs)
-                    if coroutine.__class__ is not CoroutineType:
-                        coroutine = coroutine.__await__()
-                value = yield from coroutine  # pyright: ignore[reportUnknownVariableType]
+                    step = step(*message.args)
+                if step.__class__ is not CoroutineType:
+                    step = step.__await__()
+                step = yield from step  # pyright: ignore[reportUnknownVariableType]
             except BaseException as error:  # the boundary around user code; `_outcome` says whose each error is
                 self._broken = self._outcome(message, error)
             else:
-                message.succeed(value)
+                message.succeed(step)
             finally:
                 self.running = None
                 call.active = False
@@ -170,14 +170,15 @@ class Cell(Mailbox):
                     traceparent.leave(trace)
                 if message.cancelled or self.interrupt is not None:
                     forget_cancellation()
-                del message, call, function, coroutine, value  # while it waits for the next it keeps nothing alive
+                del message, call, step  # while it waits for the next it keeps nothing alive
 
     def serve_at_once(self, message: Message) -> None:
         assert self.task is not None
         assert self._handling is not None
-        turn, loop, task = self.host.turn, self.host.loop, self.task
+        host = self.host
+        turn, loop, task = host.turn, host.loop, self.task
         sender = asyncio.current_task(loop)
-        if turn.depth == 0 and sender is not turn.owner:
+        if sender is not turn.owner and not turn.depth:
             turn.owner = sender
             turn.left = BUDGET
         turn.depth += 1
@@ -197,7 +198,7 @@ class Cell(Mailbox):
                 enter_task(loop, sender)
             turn.depth -= 1
         if waits_for is not IDLE:
-            self._begun = waits_for
+            self._begun = put_aside(waits_for)
             self.wake()
         elif self._broken is not None or self.interrupt is not None:
             self.wake()

@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 import types
 from collections.abc import Callable, Generator
-from typing import Any
+from typing import Any, cast
 
-BUDGET = 8  # asks in a row that one task may have served at once before the loop's other work gets its turn
+BUDGET = 16  # asks in a row that one task may have served at once before the loop's other work gets its turn
 DEPTH = 16  # handlers started from within each other
 
 
@@ -43,12 +43,23 @@ IDLE: Any = object()
 """What a handling generator gives when it has served a message and takes the next."""
 
 
+def put_aside(waits_for: Any) -> Any:
+    """Keep what a handler waits for until `resume`. Others may begin to wait for the same future meanwhile.
+
+    A future that is being yielded by an `await` bears a mark until a task has taken it, and can't be awaited by
+    another; see `asyncio.futures.isfuture` for who has that mark.
+    """
+    if asyncio.isfuture(waits_for):
+        cast(Any, waits_for)._asyncio_future_blocking = False
+    return waits_for
+
+
 @types.coroutine
 def resume(handling: Generator[Any, Any, Any], waits_for: Any) -> Generator[Any, Any, None]:
     """Await the rest of a message that `handling` serves, whose handler waits for `waits_for`."""
+    if asyncio.isfuture(waits_for):
+        cast(Any, waits_for)._asyncio_future_blocking = True
     while waits_for is not IDLE:
-        if getattr(waits_for, "_asyncio_future_blocking", None) is False:
-            waits_for._asyncio_future_blocking = True  # another task began to wait for it meanwhile
         try:
             sent = yield waits_for
         except GeneratorExit:

@@ -8,8 +8,9 @@ from collections import deque
 from collections.abc import Awaitable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from tinker_actors.actors.actor import Actor, Kind, messages_of
-from tinker_actors.actors.call import inherited, inherited_trace
+from tinker_actors.actors import traceparent
+from tinker_actors.actors.actor import Actor, Kind, messages_of, plain_messages_of
+from tinker_actors.actors.call import current_call, inherited, inherited_trace
 from tinker_actors.actors.errors import ActorDiedError, ActorStoppedError, AskCycleError, MailboxFull
 from tinker_actors.actors.inline import BUDGET, DEPTH, give_way
 from tinker_actors.actors.message import LocalAsk, LocalTell, Message
@@ -52,6 +53,7 @@ class Mailbox:
         "life",
         "messages",
         "name",
+        "plain",
         "queue",
         "reason",
         "ref",
@@ -69,6 +71,7 @@ class Mailbox:
         self.name = address.name
         self.capacity = address.mailbox
         self.messages = messages_of(cls)
+        self.plain = plain_messages_of(cls)
         self.ref = ActorRef(address, self)
         self.queue: deque[Message] = deque()
         self.running: Message | None = None
@@ -92,11 +95,25 @@ class Mailbox:
     async def ask(self, options: Options, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Put an ask in the mailbox and await its outcome; being cancelled cancels the handler."""
         host = self.host
-        chain, due, trace = inherited(options.timeout, host.loop)
-        message = LocalAsk(method, args, kwargs, chain, due, trace)
-        self.post(message, wait=options.wait is not False)
+        timeout = options.timeout
+        turn = host.turn
+        if current_call.get() is None and traceparent.bridge is None:
+            due = None if timeout is None else host.loop.time() + timeout
+            message = LocalAsk(method, args, kwargs, (), due, None)
+            if (
+                self._wake is not None
+                and self.running is None
+                and method in self.plain
+                and not (self.queue or self.concurrent)
+            ):
+                self.serve_at_once(message)  # as `post` would, without its other questions
+            else:
+                self.post(message, options.wait is not False)
+        else:
+            chain, due, trace = inherited(timeout, host.loop)
+            message = LocalAsk(method, args, kwargs, chain, due, trace)
+            self.post(message, options.wait is not False)
         if message.done:
-            turn = host.turn
             turn.left -= 1
             if turn.left <= 0:
                 turn.left = BUDGET
@@ -162,9 +179,24 @@ class Mailbox:
         """The refusal of a sender that doesn't wait."""
         return MailboxFull(f"the mailbox of {self.name} holds {self.depth} messages, its size is {self.capacity}")
 
-    def post(self, message: Message, *, wait: bool = True) -> None:
+    def post(self, message: Message, wait: bool = True) -> None:
         """Take `message`, or fail it at once with the reason why not."""
         method = self.messages.get(message.method)
+        wake = self._wake
+        # While the serving loop waits for this, the actor runs, neither drained nor interrupted.
+        if (
+            wake is not None
+            and self.running is None
+            and not self.queue
+            and message.method in self.plain
+            and message.at_once
+            and message.trace is None  # a trace context is entered and left in the actor's own task
+            and wait
+            and (not message.chain or all(actor != self.id for actor, _ in message.chain))
+            and self.host.turn.depth < DEPTH
+        ):
+            self.serve_at_once(message)
+            return
         if method is None or method.kind is not message.kind:
             message.fail(self._not_a_message(message))
             return
@@ -189,18 +221,6 @@ class Mailbox:
             and (inside or (not self.queue and len(self.concurrent) < self.capacity and self.task is not None))
         ):
             self.begin(message)
-            return
-        wake = self._wake
-        if (
-            wake is not None
-            and message.at_once
-            and self.running is None
-            and not self.queue
-            and message.trace is None  # a trace context is entered and left in the actor's own task
-            and self.state is State.RUNNING
-            and self.host.turn.depth < DEPTH
-        ):
-            self.serve_at_once(message)
             return
         self.queue.append(message)
         if wake is not None:

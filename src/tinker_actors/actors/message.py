@@ -63,6 +63,7 @@ class LocalAsk(Message):
     __slots__ = ("error", "future", "value")
 
     at_once = True
+    value: Any
 
     def __init__(
         self,
@@ -83,7 +84,6 @@ class LocalAsk(Message):
         self.done = False
         self.cancelled = False
         self.future: asyncio.Future[Any] | None = None
-        self.value: Any = None
         self.error: Exception | None = None
 
     def succeed(self, value: Any) -> None:
