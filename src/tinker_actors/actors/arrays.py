@@ -1,6 +1,7 @@
 """NumPy arrays and torch tensors as a small head and one buffer. Neither library is imported before one is read.
 
-Tensors arrive on the CPU and without a gradient history. Arrays read from a frame share the frame's memory.
+Tensors arrive on the CPU and without a gradient history. What is read from a frame lies in the frame's memory: arrays
+read-only, tensors, which can't be read-only, in memory of this process's own or copy-on-write.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tinker_actors.actors.errors import CodecError
+from tinker_actors.actors.leases import Loan
 
 if TYPE_CHECKING:
     import numpy as np
@@ -34,10 +36,18 @@ def write_array(array: Any) -> tuple[list[Any], memoryview]:
 
 
 def read_array(dtype: str, shape: list[int], buffer: Any) -> np.ndarray[Any, Any]:
-    """The array over `buffer`, uncopied."""
+    """The array over `buffer`, uncopied; read-only unless it is a `bytearray`."""
     import numpy as np
 
-    return np.frombuffer(buffer, dtype=_dtype(dtype)).reshape(shape)
+    array = np.frombuffer(shared(buffer), dtype=_dtype(dtype)).reshape(shape)
+    if not isinstance(buffer, bytearray):
+        array.flags.writeable = False
+    return array
+
+
+def shared(buffer: Any) -> Any:
+    """The memory to read in place."""
+    return buffer.shared() if isinstance(buffer, Loan) else buffer
 
 
 def write_scalar(scalar: Any) -> list[Any]:
@@ -68,12 +78,14 @@ def write_tensor(tensor: Any) -> tuple[list[Any], memoryview]:
 
 
 def read_tensor(name: str, shape: list[int], buffer: Any) -> Any:
-    """The tensor over `buffer`, uncopied if the buffer is writable."""
+    """The tensor over `buffer`, uncopied if the buffer is a loan or writable."""
     import torch
 
     if name not in TENSOR_TYPES:
         raise CodecError(f"unknown tensor type {name!r}")
     dtype: torch.dtype = getattr(torch, name)
+    if isinstance(buffer, Loan):
+        buffer = buffer.private()
     if memoryview(buffer).nbytes == 0:
         return torch.empty(shape, dtype=dtype)
     if memoryview(buffer).readonly:

@@ -131,6 +131,7 @@ class Children:
             "incarnation": child.member.incarnation,
             "count": self._node.count,
             "max_message": self._node.exchange.max_message,
+            "shared_memory": self._node.exchange.bulk.limit,
             "url": f"ipc://{self._folder}/{name}",
             "parent_url": self._node.exchange.url,
             "parent": os.getpid(),

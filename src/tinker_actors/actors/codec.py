@@ -1,9 +1,9 @@
 """Values as msgpack, exactly: tuples stay tuples, arrays and tensors keep dtype and shape. No pickle anywhere.
 
 What plain msgpack lacks travels as extension types, whose payload is msgpack again; `bytearray` and `memoryview`
-arrive as `bytes`. Large arrays leave no copy in the message: their memory becomes a frame of its own, taken in
-document order on both sides. The sender must not change such an array before the ask is answered, just as within
-one process.
+arrive as `bytes`. Large arrays and bytes leave no copy in the message: their memory becomes a frame of its own, taken
+in document order on both sides. The sender must not change such an array before the ask is answered, just as within
+one process. Such arrays are read-only where they arrive.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol, cast
 
-from tinker_actors.actors import arrays, failures, packing, tags
+from tinker_actors.actors import arrays, buffers, failures, packing, tags
 from tinker_actors.actors.errors import CodecError
 from tinker_actors.actors.ref import ActorRef
 
 DEPTH_LIMIT = 32  # nested extension values (tuples, dataclasses, ...); plain lists and dicts: 500
-OUT_OF_BAND = 65_536  # bytes: arrays of this size and above travel as frames of their own
+OUT_OF_BAND = buffers.LARGE  # bytes: arrays and bytes of this size and above travel as frames of their own
 _ADVICE = "import its module in this process and decorate it with @wire"
-Frame = Any  # an object with the buffer protocol
+Frame = Any  # an object with the buffer protocol; to be read also a Loan, or the error that came in its place
 
 
 class Ext(enum.IntEnum):
@@ -38,6 +38,7 @@ class Ext(enum.IntEnum):
     SET = 9
     FROZENSET = 10
     INTEGER = 11
+    BYTES = 12
 
 
 class Refs(Protocol):
@@ -60,6 +61,7 @@ class Codec:
         self._unicode_errors: str | None = None
         self._packers: list[packing.Packer] = [self._packer()]
         self._depth = 0
+        self._lifting = False
         self._frames: list[Frame] | None = None
         self._incoming: Iterator[Frame] = iter(())
         self._writers: dict[type, Callable[[Any], Any]] = {
@@ -67,6 +69,7 @@ class Codec:
             set: lambda value: self._nest(Ext.SET, list(value)),
             frozenset: lambda value: self._nest(Ext.FROZENSET, list(value)),
             int: self._write_integer,
+            buffers.Lifted: lambda value: self._with_frame(Ext.BYTES, [], value.buffer),
             ActorRef: self._write_ref,
         }
         self._readers: dict[int, Callable[[bytes], Any]] = {
@@ -80,18 +83,26 @@ class Codec:
             Ext.ERROR: lambda data: failures.put_together(self._open(data)),
             Ext.SET: lambda data: set(self._open(data)),
             Ext.FROZENSET: lambda data: frozenset(self._open(data)),
+            Ext.BYTES: lambda data: bytes(arrays.shared(*self._with_payload(data))),
             Ext.INTEGER: lambda data: int.from_bytes(data, "big", signed=True),
         }
 
     def encode(self, value: Any, frames: list[Frame] | None = None) -> bytes:
-        """`value` as msgpack. Large arrays are appended to `frames`; without it they are copied into the bytes.
+        """`value` as msgpack. Large arrays and bytes are appended to `frames`; without it they are copied.
 
         Raises:
             CodecError: a type that is not registered, too deep, or out of msgpack's ranges.
         """
         self._frames = frames
         try:
-            return self._packers[0].pack(value)
+            if frames is not None and buffers.has_large((value,)):
+                return self._encode_lifted(value)
+            data = self._packers[0].pack(value)
+            if frames is not None and len(data) >= OUT_OF_BAND and buffers.holds_large(data):
+                return self._encode_lifted(value)
+            return data
+        except buffers.Found:
+            return self._encode_lifted(value)
         except UnicodeEncodeError:
             return self._encode_lone_surrogates(value)
         except CodecError:
@@ -101,6 +112,7 @@ class Codec:
         finally:
             self._frames = None
             self._depth = 0
+            self._lifting = False
 
     def decode(self, data: bytes, frames: Sequence[Frame] = ()) -> Any:
         """The value that `encode` wrote.
@@ -124,16 +136,35 @@ class Codec:
     def _packer(self) -> packing.Packer:
         return packing.packer(self._default, self._unicode_errors)
 
-    def _encode_lone_surrogates(self, value: Any) -> bytes:
-        """Strings that are no valid text (file names, broken input) cross all the same, on a slower path."""
+    def _encode_lifted(self, value: Any) -> bytes:
+        """A value with large bytes: they become frames, by a slower path."""
+        self._lifting = True
+        self._restart()
+        try:
+            return self._packers[0].pack(buffers.lift(value))
+        except UnicodeEncodeError:
+            return self._encode_lone_surrogates(value)
+        except CodecError:
+            raise
+        except (ValueError, TypeError, OverflowError, RecursionError) as error:
+            raise CodecError(f"can't encode {type(value).__name__}: {error}") from error
+
+    def _restart(self) -> None:
         if self._frames is not None:
             self._frames.clear()
         self._depth = 0
+
+    def _encode_lone_surrogates(self, value: Any) -> bytes:
+        """Strings that are no valid text (file names, broken input) cross all the same, on a slower path."""
+        self._lifting = self._frames is not None
+        self._restart()
         kept = self._packers
         self._unicode_errors = "surrogatepass"
         self._packers = [self._packer()]
         try:
-            return self._packers[0].pack(value)
+            return self._packers[0].pack(buffers.lift(value) if self._lifting else value)
+        except CodecError:
+            raise
         except (ValueError, TypeError, OverflowError, RecursionError) as error:
             raise CodecError(f"can't encode {type(value).__name__}: {error}") from error
         finally:
@@ -159,7 +190,13 @@ class Codec:
         packers = self._packers
         if depth == len(packers):
             packers.append(self._packer())
+        if self._lifting:
+            parts = buffers.lift(parts)
+        elif self._frames is not None and buffers.has_large(parts):
+            raise buffers.Found
         data = packers[depth].pack(parts)
+        if len(data) >= OUT_OF_BAND and self._frames is not None and not self._lifting and buffers.holds_large(data):
+            raise buffers.Found
         self._depth = depth - 1
         return packing.Ext(code, data)
 
@@ -249,6 +286,8 @@ class Codec:
             payload = next(self._incoming, None)
             if payload is None:
                 raise CodecError("a message names a frame that did not come")
+            if isinstance(payload, CodecError):
+                raise payload
             return [*head, payload]
         return [*head, bytearray(payload)]  # a copy of its own, so that the array is writable
 

@@ -15,6 +15,7 @@ own (nil if none has). An envelope is an array that begins with its kind:
     [GATHERED, id, values, errors]                    each as [position, value or exception]
     [TELL_ALL, actors, method, args, kwargs, trace]
     [CANCEL, id]  [CREDIT, id, count]  [ACK, counts]  counts are [actor, count]
+    [BULK, kind, value]                               about large data, see `lane.py`
 
 `network` is the sender's tcp address, `session` counts its connections to the receiver, and `heard` is the session of
 the receiver's that it heard of last (see `network.py`). `kwargs`, `meta` and `trace` may be nil; meta is [seconds left
@@ -47,11 +48,15 @@ ACK: Final = 12
 GATHER: Final = 13
 GATHERED: Final = 14
 TELL_ALL: Final = 15
+BULK: Final = 16
 
 LENGTHS: Final = {
     HELLO: 8, PEER: 7, NAME: 3, ASK: 7, STREAM: 8, TELL: 6, REPLY: 3, ITEM: 3, END: 2, ERROR: 3, CANCEL: 2, CREDIT: 3,
-    ACK: 2, GATHER: 7, GATHERED: 4, TELL_ALL: 6,
+    ACK: 2, GATHER: 7, GATHERED: 4, TELL_ALL: 6, BULK: 3,
 }  # fmt: skip
+
+ANSWERS: Final = frozenset({REPLY, ITEM, END, ERROR, GATHERED})
+"""Kinds whose order among those with the same id matters."""
 
 BATCH_ENVELOPES: Final = 64  # small enough that the receiver is at work while the sender still is
 BATCH_BYTES: Final = 256 * 1024

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import copy
 import itertools
-import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tinker_actors.actors import envelope
+from tinker_actors.actors.bulk import Bulk
+from tinker_actors.actors.chunks import SUFFIX
 from tinker_actors.actors.codec import Frame
 from tinker_actors.actors.envelope import ASK, REPLY
 from tinker_actors.actors.errors import CodecError, NodeDiedError, UnroutableError
@@ -22,29 +23,23 @@ if TYPE_CHECKING:
     from tinker_actors.actors.node import Node
     from tinker_actors.actors.remote import Pending, RemoteTarget
 
-logger = logging.getLogger(__name__)
-
 
 class Exchange(PeerTable):
     """See the module.
 
     Attributes:
-        url: where this node listens.
         pending: our asks and streams that other nodes have not answered, by id.
         busy: targets with anything outstanding or parked.
-        bad_messages: what came in and could not be read.
         greeted: decides on an unknown node's hello (index, incarnation, url, tcp address); None accepts any with the
             mesh's id.
     """
 
-    def __init__(self, node: Node, *, max_message: int) -> None:
-        super().__init__(node)
+    def __init__(self, node: Node, *, max_message: int, shared_memory: int) -> None:
+        super().__init__(node, Bulk(node.loop, shared_memory, max_message))
         self.loop = node.loop
         self.max_message = max_message
-        self.url = ""
         self.pending: dict[int, Pending] = {}
         self.busy: set[RemoteTarget] = set()
-        self.bad_messages = 0
         self.greeted: Callable[[int, int, str, str | None], bool] | None = None
         self.next_id = itertools.count(1).__next__
         self._dirty: list[Outbound] = []
@@ -80,6 +75,7 @@ class Exchange(PeerTable):
         for target in list(self.busy):
             target.reset(error)
         self.busy.clear()
+        self.bulk.close()
         for peer in self._peers.values():
             peer.serving.alive = False
             if peer.link is not None:
@@ -109,19 +105,26 @@ class Exchange(PeerTable):
             raise CodecError(f"a message of {size} bytes exceeds this mesh's limit of {self.max_message} bytes")
         return data, frames
 
-    def send_request(self, index: int, ident: int, data: bytes, frames: Sequence[Frame], *, system: bool) -> None:
+    def send_request(
+        self, index: int, actors: Sequence[int], ident: int, data: bytes, frames: Sequence[Frame], *, system: bool
+    ) -> None:
         """Send a request (a tell has the id 0); it waits in the backlog while the peer's actors are not there yet."""
         peer = self._peers[index]
         link = peer.link
         if link is None or not (peer.is_open or system):
-            peer.backlog.append((ident, data, frames))
+            peer.backlog.append((actors, ident, data, frames))
             return
-        link.put(data, frames, now=ident > 0 and self._last_inbound <= 1 and len(self.pending) <= 1)
+        now = ident > 0 and self._last_inbound <= 1 and len(self.pending) <= 1
+        lane = peer.lane
+        if lane is not None and (frames or lane.waiting):
+            lane.put(data, frames, actors, now=now)
+        else:
+            link.put(data, frames, now=now)
 
     def cancel(self, index: int, ident: int) -> None:
         """Cancel a request; one that has not left yet never does."""
         peer = self._peers[index]
-        kept = [entry for entry in peer.backlog if entry[0] != ident]
+        kept = [entry for entry in peer.backlog if entry[1] != ident]
         if len(kept) < len(peer.backlog):
             peer.backlog = kept
             self._settle(ident, None, None)
@@ -130,20 +133,23 @@ class Exchange(PeerTable):
 
     def send(self, index: int, parts: list[Any]) -> None:
         """Send a control message or an item to the peer's present incarnation, if there is one."""
-        link = self._peers[index].link
-        if link is not None:
-            link.put(*self.encode(parts))
+        peer = self._peers[index]
+        link = peer.link
+        if link is None:
+            return
+        data, frames = self.encode(parts)
+        lane = peer.lane
+        if lane is not None and (frames or (lane.waiting and parts[0] in envelope.ANSWERS)):
+            lane.put(data, frames, (-parts[1],))
+        else:
+            link.put(data, frames)
 
     def answer(self, index: int, ident: int, parts: list[Any]) -> None:
         """Send the last answer to a request; one that can't be encoded becomes an error that says so."""
-        link = self._peers[index].link
-        if link is None:
-            return
         try:
-            data, frames = self.encode(parts)
+            self.send(index, parts)
         except CodecError as error:
-            data, frames = self.encode([envelope.ERROR, ident, error])
-        link.put(data, frames)
+            self.send(index, [envelope.ERROR, ident, error])
 
     def flush(self) -> None:
         """Send what this loop turn has gathered."""
@@ -175,16 +181,11 @@ class Exchange(PeerTable):
         peer.incarnation = incarnation
         peer.identity = self.identity_from(peer)
         peer.serving = Serving(self.node, index)
-        peer.link = Outbound(self.context, self.loop, url, self.identity_to(peer), self.schedule)
+        name = self.identity_to(peer)
+        peer.link = Outbound(self.context, self.loop, url, name, self.schedule)
         peer.link.put(self.hello(1, 0))
-
-    def hello(self, session: int, heard: int) -> bytes:
-        """What begins a link."""
-        node = self.node
-        network = None if self.network is None else self.network.url
-        return self.encode(
-            [envelope.HELLO, node.mesh, node.index, node.incarnation, self.url, network, session, heard]
-        )[0]
+        args = (self.context, self.loop, url, name + SUFFIX, self.schedule)
+        self.open_lane(peer, peer.link, lambda: Outbound(*args), same_host=True)
 
     def open_peer(self, index: int) -> None:
         """Let requests to the peer through, as soon as there is a link."""
@@ -194,9 +195,9 @@ class Exchange(PeerTable):
             return
         peer.is_open = True
         backlog, peer.backlog = peer.backlog, []
-        for _, data, frames in backlog:
-            if peer.link is not None:
-                peer.link.put(data, frames)
+        for actors, _, data, frames in backlog:
+            if peer.lane is not None:
+                peer.lane.put(data, frames, actors)
 
     def peer_down(self, index: int, incarnation: int, error: Exception, *, final: bool = False) -> None:
         """A peer's incarnation ended: fail what waits for it. `final` if there will be no other."""
@@ -225,6 +226,7 @@ class Exchange(PeerTable):
         self.known.pop(peer.identity, None)
         peer.is_open = False
         peer.link = None
+        self.close_lane(peer)
         peer.backlog.clear()
         for ident in [key for key, pending in self.pending.items() if pending.target.address.node == index]:
             pending = self.pending.pop(ident)
@@ -238,6 +240,8 @@ class Exchange(PeerTable):
     # Receiving
 
     def receive(self, identity: bytes, data: bytes, frames: Sequence[Frame]) -> None:
+        if frames and not (frames := self.find_frames(identity, data, frames)):
+            return
         whole = True
         try:
             batch: list[Any] = envelope.split(self.node.codec, data, frames)
@@ -246,7 +250,7 @@ class Exchange(PeerTable):
             try:
                 batch = envelope.salvage(self.node.codec, data, frames)
             except CodecError as error:
-                self._bad(identity, error)
+                self.bad(identity, error)
                 return
         self._last_inbound = len(batch)
         self._receiving = True
@@ -269,7 +273,7 @@ class Exchange(PeerTable):
                 self._dispatch(identity, parts)
                 peer = self.known.get(identity)
             except Exception as error:  # the boundary around bytes from elsewhere: a bad message is dropped
-                self._bad(identity, error)
+                self.bad(identity, error)
         self._receiving = False
         if self._dirty:
             self.flush()  # what is answered by now goes out while the next batch is read
@@ -310,13 +314,16 @@ class Exchange(PeerTable):
             for actor, count in parts[1]:
                 target = self.node.known_target(actor)
                 if target is not None:
-                    target.release(count, 0)
+                    target.confirm(count)
         elif kind == envelope.GATHER:
             peer.serving.gather(parts)
         elif kind == envelope.GATHERED:
             self._gathered(parts)
         elif kind == envelope.TELL_ALL:
             peer.serving.tell_all(parts)
+        elif kind == envelope.BULK:
+            if peer.lane is not None:
+                peer.lane.control(parts[1], parts[2])
         elif kind == envelope.HELLO:
             self._hello(identity, parts)
         elif peer.index == 0:
@@ -354,7 +361,7 @@ class Exchange(PeerTable):
         elif kind == envelope.TELL_ALL:
             for actor in ident:
                 peer.serving.ack(actor)
-        self._bad(peer.identity, error)
+        self.bad(peer.identity, error)
 
     def _hello(self, identity: bytes, parts: list[Any]) -> None:
         if self.network is not None and self.network.is_from_there(identity):
@@ -386,7 +393,3 @@ class Exchange(PeerTable):
                 self.node.names.pop(name, None)
             else:
                 self.node.names[name] = ref
-
-    def _bad(self, identity: bytes, error: Exception) -> None:
-        self.bad_messages += 1
-        logger.warning("a message from %r was dropped: %s: %s", identity, type(error).__name__, error)

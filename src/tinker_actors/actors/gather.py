@@ -168,7 +168,8 @@ def send_gather(
         data, frames = exchange.encode([envelope.GATHER, ident, actors, method, list(args), kwargs or None, meta])
     pending = PendingGather(together, ident, size, collector)
     exchange.pending[ident] = pending
-    exchange.send_request(index, ident, data, frames, system=False)
+    ids = [target.address.id for _, target in together]
+    exchange.send_request(index, ids, ident, data, frames, system=False)
     sent.append(pending)
     return sent
 
@@ -185,8 +186,9 @@ def tell_all(
         actors = [target.address.id for target in room]
         parts = [envelope.TELL_ALL, actors, method, list(args), kwargs or None, inherited_trace()]
         data, frames = exchange.encode(parts)
+        size = len(data) + sum(frame.nbytes for frame in frames)
         for target in room:
-            target.take(0)
-        exchange.send_request(index, 0, data, frames, system=False)
+            target.take_tell(size)
+        exchange.send_request(index, actors, 0, data, frames, system=False)
     kept = set(room)
     return [target.full() for target in targets if target not in kept]

@@ -28,6 +28,7 @@ NOW = int(zmq.DONTWAIT)
 MORE = int(zmq.DONTWAIT | zmq.SNDMORE)
 
 DRAIN_BUDGET = 64  # batches read before the loop's other work gets its turn
+DRAIN_FRAMES = 4  # batches with frames, likewise
 UNCOPIED = 256 * 1024  # bytes: batches of this size and above are handed to ZeroMQ without a copy
 SLACK = 1 << 20  # bytes that a frame may exceed the message limit by: the batch around it
 
@@ -88,6 +89,7 @@ class Inbound:
             return
         receive = socket.recv
         try:
+            large = 0
             for _ in range(DRAIN_BUDGET):
                 identity = receive(NOW)
                 data = receive(NOW)
@@ -98,6 +100,10 @@ class Inbound:
                 # An exception that says that there is no more costs three times as much as to ask.
                 if socket.closed or not int(socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
                     return
+                if frames:
+                    large += 1
+                    if large == DRAIN_FRAMES:
+                        break
         except zmq.Again:
             return
         self._loop.call_soon(self._drain)

@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from tinker_actors.actors.agent import DirectoryActor
+from tinker_actors.actors.arena import LIMIT as SHARED_MEMORY
 from tinker_actors.actors.directory import Directory, make_cell
 from tinker_actors.actors.endpoint import Endpoint
 from tinker_actors.actors.errors import JoinError
@@ -40,6 +41,7 @@ class Mesh(MeshView):
         stop_timeout: seconds for all actors to drain and stop at the end; then they are cancelled.
         start_timeout: seconds for a child process to come up.
         max_message: bytes of one message, its arrays included; larger ones are refused at the sender.
+        shared_memory: bytes that each process may use to hand large data to others of this host; 0 for none.
         restart: how often a child process that died is started again.
         env: environment variables for the child processes, besides this process's own.
         loop: event loop of the child processes: "auto" (uvloop where it is installed) or "asyncio".
@@ -62,6 +64,7 @@ class Mesh(MeshView):
         stop_timeout: float = 3.0,
         start_timeout: float = 60.0,
         max_message: int = MAX_MESSAGE,
+        shared_memory: int = SHARED_MEMORY,
         restart: RestartPolicy | None = None,
         env: Mapping[str, str] | None = None,
         loop: str = "auto",
@@ -94,6 +97,7 @@ class Mesh(MeshView):
         self._stop_timeout = stop_timeout
         self._start_timeout = start_timeout
         self._max_message = max_message
+        self._shared_memory = shared_memory
         self._restart = restart or RestartPolicy.on_failure(max_restarts=5, within=60.0, backoff=0.05)
         self._env = env
         self._loop_name = loop
@@ -106,7 +110,12 @@ class Mesh(MeshView):
             raise RuntimeError("this mesh is already running or has ended; make another one")
         self._entered = True
         node = self._node = Node(
-            mesh=secrets.token_hex(16), index=0, incarnation=1, count=self._count, max_message=self._max_message
+            mesh=secrets.token_hex(16),
+            index=0,
+            incarnation=1,
+            count=self._count,
+            max_message=self._max_message,
+            shared_memory=self._shared_memory,
         )
         directory = self._directory = self._registry = Directory(node)
         node.supervisor = directory

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import zmq
 
 from tinker_actors.actors import envelope
+from tinker_actors.actors.chunks import SUFFIX
 from tinker_actors.actors.codec import Frame
 from tinker_actors.actors.endpoint import Endpoint
 from tinker_actors.actors.errors import CodecError, NodeDiedError, NodeUnreachableError, UnroutableError
@@ -54,6 +55,8 @@ class Wire(Outbound):
         self.heard = 0
         self.is_up = False
         self.url = endpoint.url
+        self.endpoint = endpoint
+        self.key = key
         self._monitor: Monitor | None = None
         exchange = network.exchange
 
@@ -230,10 +233,21 @@ class Network:
             logger.warning("node %d at %s is back", peer.index, wire.url)
         peer.cut = None
         peer.link = wire
+        self.exchange.open_lane(peer, wire, lambda: self._connect_for_chunks(peer, wire), same_host=False)
         if peer.is_announced:
             self.exchange.open_peer(peer.index)
         if self.linked is not None:
             self.linked(peer.index, True)
+
+    def _connect_for_chunks(self, peer: Peer, wire: Wire) -> Outbound:
+        """A second connection to a peer, for its large data."""
+        exchange = self.exchange
+
+        def configure(socket: zmq.Socket[bytes]) -> None:
+            self.security.configure_client(socket, wire.key, self.ping, is_ipv6=wire.endpoint.is_ipv6)
+
+        name = exchange.identity_to(peer) + SUFFIX
+        return Outbound(exchange.context, exchange.loop, wire.url, name, exchange.schedule, configure)
 
     def _greet(self, wire: Wire) -> None:
         wire.put(self.exchange.hello(wire.session, wire.heard), now=True)

@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
-from tinker_actors.actors import traceparent
+from tinker_actors.actors import arena, traceparent
 from tinker_actors.actors.cell import Cell
 from tinker_actors.actors.codec import Codec
 from tinker_actors.actors.control import SYSTEM_IDS, CellEnded, CellRestarted, Report
@@ -75,7 +75,16 @@ class Gone:
 class Node:
     """See the module. `count` nodes have the indices 0 to `count - 1`; this one is `index`."""
 
-    def __init__(self, *, mesh: str, index: int, incarnation: int, count: int, max_message: int = MAX_MESSAGE) -> None:
+    def __init__(
+        self,
+        *,
+        mesh: str,
+        index: int,
+        incarnation: int,
+        count: int,
+        max_message: int = MAX_MESSAGE,
+        shared_memory: int = arena.LIMIT,
+    ) -> None:
         self.loop = asyncio.get_running_loop()
         self.timer = CoarseTimer(self.loop)
         self.context = contextvars.copy_context()
@@ -92,7 +101,7 @@ class Node:
         self.closed = False
         self.supervisor: Supervisor | None = None
         self.barrier_sites: weakref.WeakValueDictionary[int, BarrierSite] = weakref.WeakValueDictionary()
-        self.exchange = Exchange(self, max_message=max_message)
+        self.exchange = Exchange(self, max_message=max_message, shared_memory=shared_memory)
         traceparent.find_library()
         self._targets: weakref.WeakValueDictionary[int, RemoteTarget] = weakref.WeakValueDictionary()
 

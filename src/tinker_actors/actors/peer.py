@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Sequence
+import logging
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from tinker_actors.actors import envelope
+from tinker_actors.actors.bulk import Bulk
+from tinker_actors.actors.chunks import SUFFIX
 from tinker_actors.actors.codec import Frame
-from tinker_actors.actors.errors import UnroutableError
+from tinker_actors.actors.errors import CodecError, UnroutableError
 from tinker_actors.actors.serving import Serving
 
 if TYPE_CHECKING:
+    from tinker_actors.actors.lane import Lane
     from tinker_actors.actors.link import Outbound
     from tinker_actors.actors.network import Network, Wire
     from tinker_actors.actors.node import Node
+
+
+logger = logging.getLogger(__name__)
 
 
 class Peer:
@@ -21,6 +29,7 @@ class Peer:
 
     Attributes:
         link: the way to its present incarnation, or None while there is none.
+        lane: the way for what is large, as long as there is a link.
         is_open: its actors are there; until then requests wait in `backlog`.
         is_announced: its actors may be asked as soon as there is a link.
         dead: why it is not coming back.
@@ -37,6 +46,7 @@ class Peer:
         "index",
         "is_announced",
         "is_open",
+        "lane",
         "link",
         "serving",
         "wire",
@@ -47,12 +57,13 @@ class Peer:
         self.incarnation = 0
         self.identity = b""
         self.link: Outbound | None = None
+        self.lane: Lane | None = None
         self.is_open = False
         self.is_announced = False
         self.dead: Exception | None = None
         self.cut: Exception | None = None
         self.wire: Wire | None = None
-        self.backlog: list[tuple[int, bytes, Sequence[Frame]]] = []
+        self.backlog: list[tuple[Sequence[int], int, bytes, Sequence[Frame]]] = []
         self.serving = Serving(node, index)
 
 
@@ -60,13 +71,19 @@ class PeerTable:
     """All nodes that this one knows, by index.
 
     Attributes:
+        url: where this node listens.
         network: the way to other hosts, if there is one.
         known: those that have said hello, by the name that they said it under.
+        bad_messages: what came in and could not be read.
+        bulk: what the ways for large data share.
     """
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, bulk: Bulk) -> None:
         self.node = node
+        self.url = ""
         self.closed = False
+        self.bad_messages = 0
+        self.bulk = bulk
         self.network: Network | None = None
         self.known: dict[bytes, Peer] = {}
         self._peers = {other: Peer(node, other) for other in range(node.count) if other != node.index}
@@ -126,3 +143,44 @@ class PeerTable:
     def identity_from(self, peer: Peer) -> bytes:
         """A peer's name on its link to us."""
         return b"%d:%d>%d:%d" % (peer.index, peer.incarnation, self.node.index, self.node.incarnation)
+
+    def hello(self, session: int, heard: int) -> bytes:
+        """What begins a link."""
+        node = self.node
+        network = None if self.network is None else self.network.url
+        return self.node.codec.encode(
+            [envelope.HELLO, node.mesh, node.index, node.incarnation, self.url, network, session, heard]
+        )
+
+    def open_lane(self, peer: Peer, link: Outbound, connect: Callable[[], Outbound], *, same_host: bool) -> None:
+        """Make the way for large data beside a new link; `connect` makes its own connection when it needs one."""
+        from tinker_actors.actors.lane import Lane
+
+        def control(kind: int, value: object) -> None:
+            link.put(self.node.codec.encode([envelope.BULK, kind, value]))
+
+        peer.lane = Lane(self.bulk, link, control, connect, same_host=same_host)
+
+    def close_lane(self, peer: Peer) -> None:
+        """The link is gone, and with it what was on its way."""
+        lane, peer.lane = peer.lane, None
+        if lane is not None:
+            lane.close()
+
+    def find_frames(self, identity: bytes, data: bytes, frames: Sequence[Frame]) -> Sequence[Frame]:
+        """A message's frames with what their descriptors name; none if it is a chunk of something large, or bad."""
+        peer = self.known.get(identity.removesuffix(SUFFIX))
+        try:
+            if peer is None or peer.lane is None:
+                raise CodecError("large data from a node that has not said hello")
+            if not identity.endswith(SUFFIX):
+                return peer.lane.find_frames(frames)
+            peer.lane.chunk(data, frames)
+        except Exception as error:  # the boundary around bytes from elsewhere: a bad message is dropped
+            self.bad(identity, error)
+        return ()
+
+    def bad(self, identity: bytes, error: Exception) -> None:
+        """Count and log a message that can't be read."""
+        self.bad_messages += 1
+        logger.warning("a message from %r was dropped: %s: %s", identity, type(error).__name__, error)

@@ -140,7 +140,7 @@ class PendingStream(Pending):
 class RemoteTarget:
     """An actor in another process, as every ref to it in this one sees it."""
 
-    __slots__ = ("__weakref__", "_parked", "address", "bytes", "node", "outstanding")
+    __slots__ = ("__weakref__", "_parked", "_tells", "address", "bytes", "node", "outstanding")
 
     def __init__(self, node: Node, address: Address) -> None:
         self.node = node
@@ -148,6 +148,7 @@ class RemoteTarget:
         self.outstanding = 0
         self.bytes = 0
         self._parked: deque[tuple[Pending, bytes, Sequence[Frame]]] = deque()
+        self._tells: deque[int] = deque()  # bytes of those that are not confirmed
 
     async def ask(self, options: Options, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Send an ask and await its outcome; being cancelled cancels the handler."""
@@ -221,9 +222,14 @@ class RemoteTarget:
         if not self.outstanding:
             self.node.exchange.busy.discard(self)
 
+    def confirm(self, count: int) -> None:
+        """The target has served `count` tells. Concurrent ones may end out of turn; in the end the bytes agree."""
+        self.release(count, sum(self._tells.popleft() for _ in range(min(count, len(self._tells)))))
+
     def reset(self, error: BaseException) -> int:
         """The target's process is gone: fail what waits here; returns how many tells were never confirmed."""
         lost, self.outstanding, self.bytes = self.outstanding, 0, 0
+        self._tells.clear()
         parked, self._parked = self._parked, deque()
         for pending, _, _ in parked:
             pending.reject(copy.copy(error))
@@ -291,6 +297,11 @@ class RemoteTarget:
         self.outstanding += 1
         self.bytes += size
 
+    def take_tell(self, size: int) -> None:
+        """Count a tell of `size` bytes that goes at once."""
+        self.take(size)
+        self._tells.append(size)
+
     def full(self) -> MailboxFull:
         """The refusal of a sender that doesn't wait."""
         return MailboxFull(
@@ -306,8 +317,10 @@ class RemoteTarget:
             self.node.exchange.busy.add(self)
         self.outstanding += 1
         pending.sent = True
-        if pending.id:
-            self.bytes += pending.size
+        self.bytes += pending.size
+        if not pending.id:
+            self._tells.append(pending.size)
+        else:
             self.node.exchange.pending[pending.id] = pending
         system = self.address.id < SYSTEM_IDS
-        self.node.exchange.send_request(self.address.node, pending.id, data, frames, system=system)
+        self.node.exchange.send_request(self.address.node, (self.address.id,), pending.id, data, frames, system=system)

@@ -13,12 +13,15 @@ from tinker_actors.actors.ref import ActorRef
 from tinker_actors.actors.restart import RestartPolicy
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from tinker_actors.actors.barrier import Barrier, Party
     from tinker_actors.actors.cell import Cell
     from tinker_actors.actors.events import Event
     from tinker_actors.actors.node import Node
 
 A = TypeVar("A", bound=Actor)
+V = TypeVar("V")  # a NumPy array or a torch tensor
 
 MAILBOX = 1024  # messages that may wait, unless the spawn says otherwise
 
@@ -124,6 +127,23 @@ class MeshView:
         """The `Restarted` and at last the `Terminated` events of an actor, from now on."""
         registry, _ = self._open()
         return registry.watch(_ref(actor))
+
+    def buffer(self, shape: int | tuple[int, ...], dtype: Any = "float32") -> np.ndarray[Any, Any]:
+        """An array in shared memory, to be filled, then sent to other processes of this host without a copy.
+
+        Sending it, or a contiguous part of it, makes it read-only: its receivers read this very memory. For the next
+        message make another buffer; once nobody holds the old one its memory is used again. Where there is no shared
+        memory, or no room in it, the array lies in ordinary memory and sending it copies. Its content is undefined.
+        """
+        return self._open()[1].exchange.bulk.array(shape, dtype)
+
+    def put(self, value: V) -> V:
+        """A copy of an array or a tensor in shared memory, from where it is sent any number of times without a copy.
+
+        An array comes back read-only. A tensor can't be; it must not be changed as long as anyone may read it.
+        Where there is no shared memory, or no room in it, the copy lies in ordinary memory.
+        """
+        return self._open()[1].exchange.bulk.place(value)
 
     def group(self, actors: Iterable[Actor | ActorRef]) -> Group:
         """Several actors asked as one; see `Group`."""

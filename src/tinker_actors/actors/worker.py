@@ -90,6 +90,7 @@ async def _serve(config: dict[str, Any], lifetime: Lifetime) -> None:
         incarnation=config["incarnation"],
         count=config["count"],
         max_message=config["max_message"],
+        shared_memory=config["shared_memory"],
     )
     node.exchange.listen(config["url"])
     if config["network"] is not None:

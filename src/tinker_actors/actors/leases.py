@@ -1,0 +1,178 @@
+"""What this process reads in a peer's shared memory: mapped where it is, and given back when it is collected.
+
+Arrays see the peer's memory read-only. Tensors, which can't be read-only, see a copy-on-write mapping of it: what a
+receiver writes is its own. Memory that is mapped outlives the process that it came from.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import mmap
+import os
+import weakref
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from tinker_actors.actors.errors import CodecError
+
+if TYPE_CHECKING:
+    import asyncio
+
+_F_GET_SEALS = 1034
+_FIXED_SIZE = 0x2 | 0x4  # F_SEAL_SHRINK, F_SEAL_GROW: without them a peer could make reading fault
+SEGMENTS = 4096  # mappings of one peer at most
+
+
+class Mapping:
+    """One of a peer's segments, mapped read-only. `fd` stays open for copy-on-write mappings."""
+
+    __slots__ = ("__weakref__", "fd", "memory", "size")
+
+    def __init__(self, pid: int, fd: int, name: str) -> None:
+        self.fd = _open(pid, fd, name)
+        try:
+            self.size = os.fstat(self.fd).st_size
+            if fcntl.fcntl(self.fd, _F_GET_SEALS) & _FIXED_SIZE != _FIXED_SIZE:
+                raise CodecError("a peer's shared memory is not sealed")
+            self.memory = mmap.mmap(self.fd, self.size, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ)
+        except BaseException:
+            os.close(self.fd)
+            raise
+        weakref.finalize(self, os.close, self.fd).atexit = False
+
+
+class Loan:
+    """A lease's bytes. They are given back when this and every buffer made here has been collected."""
+
+    __slots__ = ("_buffer", "_holders", "_lease", "_mapping", "_offset", "_release", "nbytes")
+
+    def __init__(self, mapping: Mapping, lease: int, offset: int, size: int, release: Callable[[int], None]) -> None:
+        self._mapping = mapping
+        self._lease = lease
+        self._offset = offset
+        self._release = release
+        self._holders = [0]
+        self.nbytes = size
+        self._buffer = self._held(mapping.memory, offset)
+
+    def shared(self) -> memoryview:
+        """The peer's memory, read-only."""
+        return self._buffer
+
+    def private(self) -> memoryview:
+        """The same bytes, writable: pages that are written become this process's own."""
+        page = self._offset % mmap.ALLOCATIONGRANULARITY
+        memory = mmap.mmap(
+            self._mapping.fd,
+            self.nbytes + page,
+            flags=mmap.MAP_PRIVATE,
+            prot=mmap.PROT_READ | mmap.PROT_WRITE,
+            offset=self._offset - page,
+        )
+        return self._held(memory, page)
+
+    def read(self) -> bytes:
+        """A copy. It may be made in a thread, and leaves the interpreter's lock free."""
+        return read(self._mapping.fd, self.nbytes, self._offset)
+
+    def _held(self, memory: mmap.mmap, offset: int) -> memoryview:
+        import numpy as np
+
+        root: Any = np.frombuffer(memory, np.uint8, self.nbytes, offset)
+        self._holders[0] += 1
+        weakref.finalize(root, _let_go, self._holders, self._lease, self._release).atexit = False
+        return memoryview(root)
+
+
+class Borrower:
+    """All that one incarnation of a peer has lent. `give_back` gets the leases that nobody here reads any more."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, give_back: Callable[[list[int]], None]) -> None:
+        self._loop = loop
+        self._give_back = give_back
+        self._pid = 0
+        self._name = ""
+        self._mappings: dict[int, Mapping] = {}
+        self._returned: deque[int] = deque()
+        self._waking = False
+        self._closed = False
+
+    def accept(self, pid: int, fd: int, name: str) -> bool:
+        """Whether the memory of a peer that offers it can be opened from here."""
+        try:
+            os.close(_open(pid, fd, f"{name}-probe"))
+        except (OSError, CodecError):
+            return False
+        self._pid, self._name = pid, name
+        return True
+
+    def borrow(self, lease: int, segment: int, fd: int, offset: int, size: int) -> Loan:
+        """The bytes that a peer's descriptor names.
+
+        Raises:
+            CodecError: they can't be reached.
+        """
+        if self._closed:
+            raise CodecError("its sender's memory is gone")
+        mapping = self._mappings.get(segment)
+        if mapping is None:
+            if not self._pid or len(self._mappings) >= SEGMENTS:
+                raise CodecError("a peer lends memory that it has not offered")
+            try:
+                mapping = Mapping(self._pid, fd, f"{self._name}-{segment}")
+            except OSError as error:
+                raise CodecError(f"its sender's memory can't be opened: {error}") from error
+            self._mappings[segment] = mapping
+        if size < 1 or offset < 0 or offset + size > mapping.size:
+            raise CodecError(f"a peer lends bytes {offset} to {offset + size} of {mapping.size}")
+        return Loan(mapping, lease, offset, size, self._release)
+
+    def forget(self, segments: list[int]) -> None:
+        """The peer has given these segments back to the system."""
+        for segment in segments:
+            self._mappings.pop(segment, None)
+
+    def close(self) -> None:
+        """The peer is gone: nobody to give anything back to. What is being read stays."""
+        self._closed = True
+        self._mappings.clear()
+
+    def _release(self, lease: int) -> None:
+        """Called by the collector, in whatever thread it runs."""
+        self._returned.append(lease)
+        if not self._waking and not self._closed:
+            self._waking = True
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(self._send)
+
+    def _send(self) -> None:
+        self._waking = False  # first: what is returned from here on asks for another turn
+        leases: list[int] = []
+        with contextlib.suppress(IndexError):
+            while True:
+                leases.append(self._returned.popleft())
+        if leases and not self._closed:
+            self._give_back(leases)
+
+
+def read(fd: int, size: int, offset: int) -> bytes:
+    """Bytes of a file, all of them; without the interpreter's lock."""
+    data = os.pread(fd, size, offset)
+    return data if len(data) == size else data + read(fd, size - len(data), offset + len(data))
+
+
+def _let_go(holders: list[int], lease: int, release: Callable[[int], None]) -> None:
+    holders[0] -= 1
+    if not holders[0]:
+        release(lease)
+
+
+def _open(pid: int, fd: int, name: str) -> int:
+    """Another process's memfd, if it is the one of that name: a process id and a number may mean others by now."""
+    own = os.open(f"/proc/{int(pid)}/fd/{int(fd)}", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    if os.readlink(f"/proc/self/fd/{own}") != f"/memfd:{name} (deleted)":
+        os.close(own)
+        raise CodecError(f"descriptor {fd} of process {pid} is not {name}")
+    return own

@@ -1,0 +1,225 @@
+"""Large data between processes: shared memory, chunks, order, mutability, limits."""
+
+import asyncio
+import contextlib
+import gc
+import os
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from bulk_zoo import Store
+from zoo import Counter, Log
+
+from tinker_actors.actors import CodecError, MailboxFull, Mesh
+
+MIB = 1 << 20
+
+
+def arena_of(mesh: Mesh) -> Any:
+    assert mesh._node is not None
+    return mesh._node.exchange.bulk.arena
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.002)
+
+
+@pytest.fixture(params=["shared memory", "chunks"])
+async def mesh(request: pytest.FixtureRequest) -> AsyncIterator[Mesh]:
+    """Two processes, with and without shared memory."""
+    async with Mesh(nodes=2, shared_memory=512 * MIB if request.param == "shared memory" else 0) as mesh:
+        yield mesh
+
+
+@pytest.fixture
+async def shared() -> AsyncIterator[Mesh]:
+    """Two processes with shared memory."""
+    async with Mesh(nodes=2) as mesh:
+        yield mesh
+
+
+async def test_large_values_of_every_kind_arrive_equal(mesh: Mesh) -> None:
+    torch = pytest.importorskip("torch")
+    store = await mesh.spawn(Store)
+    noise = np.random.default_rng(0)
+    for size in (65_535, 65_536, MIB - 1, MIB, 5 * MIB + 3):
+        data = noise.integers(0, 256, size, np.uint8)
+        text = data.tobytes()
+        value = [data, {"bytes": text, "more": (text, [data[::-1]])}, torch.from_numpy(data.copy())]
+        back = await store.echo(value)
+        np.testing.assert_array_equal(back[0], data)
+        assert back[1]["bytes"] == text
+        assert back[1]["more"][0] == text
+        np.testing.assert_array_equal(back[1]["more"][1][0], data[::-1])
+        assert torch.equal(back[2], value[2])
+    assert await store.echo(bytearray(9 * MIB)) == bytes(9 * MIB)
+    assert await store.echo(memoryview(bytes(9 * MIB))) == bytes(9 * MIB)
+
+
+async def test_large_arrays_arrive_read_only_in_the_senders_memory(shared: Mesh) -> None:
+    store = await shared.spawn(Store)
+    file, writable = await store.where(np.ones(4 * MIB, np.uint8))
+    assert "memfd:tinker-actors" in file
+    assert not writable
+    back = await store.make(2 * MIB, 7)
+    assert not back.flags.writeable
+    assert back.sum() == 7 * 2 * MIB
+
+
+async def test_what_lies_in_the_arena_is_sent_without_a_copy(shared: Mesh) -> None:
+    store = await shared.spawn(Store)
+    array = shared.put(np.arange(MIB, dtype=np.float32))
+    buffer = shared.buffer((2, MIB))
+    buffer[:] = 2
+    used = arena_of(shared).used
+    files = {str(os.stat(segment.fd).st_ino) for segment in arena_of(shared)._segments.values()}
+    for value in (array, buffer, buffer[1], array[1000:100_000]):
+        file, _ = await store.where(value)
+        assert file.split()[0] in files
+        await store.keep(value)
+    assert arena_of(shared).used == used
+    assert await store.totals() == [
+        pytest.approx(value.sum()) for value in (array, buffer, buffer[1], array[1000:100_000])
+    ]
+
+
+async def test_an_array_in_the_arena_is_frozen_by_sending_it(shared: Mesh) -> None:
+    store = await shared.spawn(Store)
+    buffer = shared.buffer(MIB, "uint8")
+    buffer[:] = 3
+    await store.keep(buffer)
+    with pytest.raises(ValueError, match="read-only"):
+        buffer[0] = 4
+    with pytest.raises(ValueError, match="read-only"):
+        shared.put(np.ones(MIB))[0] = 4
+
+
+async def test_tensors_are_copied_on_write(shared: Mesh) -> None:
+    torch = pytest.importorskip("torch")
+    store = await shared.spawn(Store)
+    for dtype in (torch.bfloat16, torch.float32, torch.int64):
+        tensor = shared.put(torch.full((MIB,), 2, dtype=dtype))
+        used = arena_of(shared).used
+        assert [await store.add_one(tensor) for _ in range(3)] == [3.0, 3.0, 3.0]
+        assert torch.equal(tensor, torch.full((MIB,), 2, dtype=dtype))
+        assert arena_of(shared).used <= used
+        back = await store.echo(tensor)
+        back += 1
+        assert torch.equal(back, tensor + 1)
+
+
+async def test_memory_is_lent_until_the_last_view_is_gone(shared: Mesh) -> None:
+    store = await shared.spawn(Store)
+    arena = arena_of(shared)
+    await store.size(np.ones(3 * MIB, np.uint8))
+    await until(lambda: arena.used == 0)
+    await store.keep(np.ones(3 * MIB, np.uint8))
+    await store.keep_beside(np.ones(3 * MIB, np.uint8))
+    assert arena.used == 6 * MIB
+    await store.drop()
+    await until(lambda: arena.used == 0)
+    view = (await store.make_in_buffer(4 * MIB, 5))[10:20]
+    gc.collect()
+    assert view.tolist() == [5] * 10
+    array = shared.put(np.ones(MIB, np.uint8))
+    part = array[5:9]
+    del array
+    assert arena.used == MIB
+    del part
+    assert arena.used == 0
+
+
+async def test_pages_are_used_again(shared: Mesh) -> None:
+    store = await shared.spawn(Store)
+    for _ in range(20):
+        await store.size(np.ones(16 * MIB, np.uint8))
+    assert arena_of(shared).size <= 64 * MIB
+
+
+async def test_a_full_arena_falls_back_to_chunks() -> None:
+    async with Mesh(nodes=2, shared_memory=64 * MIB) as mesh:
+        store = await mesh.spawn(Store)
+        for i in range(12):
+            await store.keep(np.full(16 * MIB // 8, i, np.int64))
+        assert arena_of(mesh).size <= 64 * MIB
+        assert await store.totals() == [i * 16 * MIB // 8 for i in range(12)]
+        assert (await store.make(100 * MIB, 1)).nbytes == 100 * MIB
+
+
+async def test_data_forwarded_to_a_third_process_arrives() -> None:
+    async with Mesh(nodes=3) as mesh:
+        first, second = await mesh.spawn(Store, node=1), await mesh.spawn(Store, node=2)
+        data = np.arange(3 * MIB, dtype=np.uint32)
+        np.testing.assert_array_equal(await first.forward(second, data), data)
+
+
+async def test_messages_to_one_actor_begin_in_order_whatever_their_size(mesh: Mesh) -> None:
+    store = await mesh.spawn(Store, mailbox=100)
+    sizes = [10, 5 * MIB, 10, 100_000, 2 * MIB, 10, 9 * MIB, 10, MIB]
+    asks: list[Any] = []
+    for i in range(40):
+        data = np.zeros(sizes[i % len(sizes)], np.uint8)
+        if i % 3:
+            store.tell.count(i, data)
+        else:
+            asks.append(asyncio.ensure_future(store.count(i, data)))
+            await asyncio.sleep(0)
+    await asyncio.gather(*asks)
+    assert await store.counted() == list(range(40))
+
+
+async def test_a_streams_items_arrive_in_order_whatever_their_size(mesh: Mesh) -> None:
+    store = await mesh.spawn(Store)
+    items = [item async for item in store.stream.produce(30, 3 * MIB)]
+    assert [int(item[0]) for item in items] == list(range(30))
+    assert [item.nbytes for item in items] == [3 * MIB if i % 2 else 10 for i in range(30)]
+
+
+async def test_small_messages_pass_large_ones(mesh: Mesh) -> None:
+    store = await mesh.spawn(Store)
+    counter = await mesh.spawn(Counter)
+    large: list[Any] = [np.ones(64 * MIB, np.uint8), bytes(64 * MIB)]
+    for value in large:
+        await store.size(value)
+    loop = asyncio.get_running_loop()
+    delays: list[float] = []
+    for value in large * 2:
+        ask = asyncio.ensure_future(store.size(value))
+        while not ask.done():
+            start = loop.time()
+            await counter.add(1)
+            delays.append(loop.time() - start)
+        assert await ask == 64 * MIB
+    delays.sort()
+    assert delays[len(delays) * 9 // 10] < 0.02
+
+
+async def test_a_message_over_the_limit_is_refused_and_others_flow(mesh: Mesh) -> None:
+    async with Mesh(nodes=2, max_message=8 * MIB) as mesh:
+        store = await mesh.spawn(Store)
+        for value in (np.zeros(9 * MIB, np.uint8), bytes(9 * MIB), [bytes(5 * MIB)] * 2):
+            with pytest.raises(CodecError, match=r"(9437|10485)\d\d\d bytes exceeds .* 8388608 bytes"):
+                await store.size(value)
+            assert await store.size(bytes(7 * MIB)) == 7 * MIB
+        with pytest.raises(CodecError, match="exceeds"):
+            await store.make(9 * MIB, 1)
+        assert await store.size(b"x") == 1
+
+
+async def test_tells_are_bounded_in_bytes_at_a_receiver_that_does_not_read(mesh: Mesh) -> None:
+    log = await mesh.spawn(Log)
+    held = asyncio.ensure_future(log.hold())
+    await log.wait_for("hold begins")
+    data: Any = np.zeros(16 * MIB, np.uint8)
+    sent = 0
+    with contextlib.suppress(MailboxFull):
+        for sent in range(20):  # noqa: B007
+            log.tell.note(data)
+    assert sent == 7  # of 16 MiB and a little, in 128 MiB
+    held.cancel()
+    assert len(await log.read()) == 2 + sent
+    await log.options(wait=True).tell.note(data)
