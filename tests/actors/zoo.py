@@ -11,7 +11,17 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
 
-from tinker_actors.actors import Actor, ActorFailure, ActorRef, Barrier, RestartPolicy, concurrent, deadline, wire
+from tinker_actors.actors import (
+    Actor,
+    ActorFailure,
+    ActorRef,
+    Barrier,
+    RestartPolicy,
+    Strategy,
+    concurrent,
+    deadline,
+    wire,
+)
 
 
 @wire
@@ -99,6 +109,9 @@ class Log(Actor):
 
     async def leave(self) -> None:
         self.exit()
+
+    async def relay(self, counter: Counter) -> None:
+        await counter.add(1)
 
     @concurrent
     async def peek(self) -> list[str]:
@@ -205,6 +218,11 @@ class Fragile(Actor):
 
     async def pid(self) -> int:
         return os.getpid()
+
+    async def sleep(self) -> None:
+        if self.log is not None:
+            await self.log.note(f"{self.name} sleeps")
+        await asyncio.Event().wait()
 
     async def die(self) -> None:
         sys.stderr.write("the last words of this process\n")
@@ -381,3 +399,14 @@ class Walker(Actor):
 
     async def fail(self) -> None:
         raise ActorFailure("the walker failed")
+
+
+class Family(Actor, strategy=Strategy.ALL_FOR_ONE):
+    """Its children restart together."""
+
+    async def raise_children(self, log: Log, policies: list[RestartPolicy]) -> list[ActorRef]:
+        nodes = self.mesh.nodes
+        return [
+            await self.mesh.spawn(Fragile, log, f"child{i}", node=i % nodes, restart=policy, name=f"child{i}")
+            for i, policy in enumerate(policies)
+        ]

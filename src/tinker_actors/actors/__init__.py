@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tinker_actors.actors.actor import Actor, concurrent
     from tinker_actors.actors.barrier import Barrier, BarrierState
+    from tinker_actors.actors.dead_letters import Lost
     from tinker_actors.actors.deadlines import deadline
     from tinker_actors.actors.errors import (
         ActorDiedError,
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
     from tinker_actors.actors.keys import Keys
     from tinker_actors.actors.mesh import Mesh
     from tinker_actors.actors.ref import ActorRef
-    from tinker_actors.actors.restart import Restart, RestartPolicy
+    from tinker_actors.actors.restart import Restart, RestartPolicy, Strategy
     from tinker_actors.actors.tags import wire
     from tinker_actors.actors.tracing import current_trace, trace
     from tinker_actors.actors.view import MeshView
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "actor": ("Actor", "concurrent"),
     "barrier": ("Barrier", "BarrierState"),
+    "dead_letters": ("Lost",),
     "deadlines": ("deadline",),
     "errors": (
         "ActorDiedError",
@@ -82,7 +84,7 @@ _HOMES = {
     "keys": ("Keys",),
     "mesh": ("Mesh",),
     "ref": ("ActorRef",),
-    "restart": ("Restart", "RestartPolicy"),
+    "restart": ("Restart", "RestartPolicy", "Strategy"),
     "tags": ("wire",),
     "tracing": ("current_trace", "trace"),
     "view": ("MeshView",),
@@ -109,6 +111,7 @@ __all__ = [
     "JoinedMesh",
     "Keys",
     "ListenError",
+    "Lost",
     "MailboxFull",
     "Mesh",
     "MeshView",
@@ -121,6 +124,7 @@ __all__ = [
     "RestartPolicy",
     "Restarted",
     "SpawnError",
+    "Strategy",
     "Terminated",
     "UnroutableError",
     "concurrent",

@@ -6,7 +6,9 @@ import enum
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, cast
+
+from tinker_actors.actors.restart import Strategy
 
 if TYPE_CHECKING:
     from tinker_actors.actors.cell import Cell
@@ -54,6 +56,7 @@ class Actor:
     """
 
     __actor_cell__: Cell
+    __actor_strategy__: ClassVar[Strategy] = Strategy.ONE_FOR_ONE
 
     async def on_start(self) -> None:
         """Hook: runs before the first message. If it raises, the start failed."""
@@ -90,8 +93,11 @@ class Actor:
             """See `ActorRef.options`."""
             ...
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
+    def __init_subclass__(cls, *, strategy: Strategy | None = None, **kwargs: Any) -> None:
+        """`strategy`: whom the failure of one of the actors that this class's spawn restarts; see `Strategy`."""
         super().__init_subclass__(**kwargs)
+        if strategy is not None:
+            cls.__actor_strategy__ = strategy
         for name in RESERVED - {"on_start", "on_stop"}:
             if name in cls.__dict__:
                 raise TypeError(f"{cls.__qualname__}.{name}: the name {name!r} belongs to Actor; choose another")

@@ -58,6 +58,11 @@ class DirectoryActor(Actor):
         async for event in self._directory.watch(ref):
             yield event
 
+    @concurrent
+    async def failed(self, ident: int, incarnation: int, why: str) -> None:
+        """Take an actor's siblings down with it."""
+        await self._directory.failed(ident, incarnation, why)
+
     async def report(self, report: Report) -> None:
         """What became of an actor on the sender's node."""
         self._directory.report(report)
@@ -94,6 +99,10 @@ class RemoteDirectory:
     def report(self, report: Report) -> None:
         """Tell the directory."""
         self._directory.tell.report(report)
+
+    async def failed(self, ident: int, incarnation: int, why: str) -> None:
+        """Take the siblings of an actor of this node down with it."""
+        await self._directory.failed(ident, incarnation, why)
 
     async def stop_children(self, parent: int) -> None:
         """End what an actor of this node spawned."""
@@ -145,6 +154,12 @@ class NodeAgent(Actor):
         cell = self._node.cells.get(ident)
         if cell is not None:
             cell.fail(error)
+
+    @concurrent
+    async def fail_with_sibling(self, ident: int, error: Exception) -> int | None:
+        """Make an actor fail because another with the same parent did; the number of the incarnation that did."""
+        cell = self._node.cells.get(ident)
+        return cell.life.fail_with_sibling(error) if cell is not None and hasattr(cell, "life") else None
 
     @concurrent
     async def leave(self) -> None:

@@ -230,9 +230,9 @@ class Cell(Mailbox):
         if isinstance(error, GeneratorExit):
             raise error
         if isinstance(error, Exception) and not isinstance(error, ActorFailure):
-            message.fail(error)
+            message.raised(error)
             return error if message.is_tell else None
-        message.fail(self._died(error))
+        message.raised(error if message.is_tell else self._died(error))
         if isinstance(error, KeyboardInterrupt):
             raise error
         return error  # SystemExit too: an actor ends only itself, not its process

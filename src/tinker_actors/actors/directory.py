@@ -20,7 +20,8 @@ from tinker_actors.actors.events import Restarted, Terminated
 from tinker_actors.actors.lifecycle import Lifecycle
 from tinker_actors.actors.node import ENDED, Node
 from tinker_actors.actors.ref import ActorRef, Address
-from tinker_actors.actors.restart import Restart, RestartHistory, RestartPolicy
+from tinker_actors.actors.restart import Restart, RestartHistory, RestartPolicy, Strategy
+from tinker_actors.actors.siblings import Families
 from tinker_actors.actors.view import MeshView, Order
 from tinker_actors.actors.watching import Listener, Watch
 
@@ -39,6 +40,7 @@ class Entry:
     location: ClassLocation | None = None  # None on node 0
     arguments: bytes = b""
     incarnation: int = 1
+    fallen: int = 0  # the last incarnation that failed, by itself or with a sibling
     started: bool = False
     children: set[int] = field(default_factory=set[int])
     watches: weakref.WeakSet[Listener] = field(default_factory=weakref.WeakSet[Listener])
@@ -56,6 +58,7 @@ class Directory:
         self._next_id = itertools.count(SYSTEM_IDS).__next__
         self._next_node = itertools.count().__next__
         self._tasks: set[asyncio.Task[None]] = set()
+        self.families = Families(self)
         self.closing = False
 
     # Spawning
@@ -173,6 +176,12 @@ class Directory:
                 *(self.stop(child.ref, drain=False, timeout=None) for child in children), return_exceptions=True
             )
 
+    async def failed(self, ident: int, incarnation: int, why: str) -> None:
+        """An actor failed whose siblings fail with it; returns once they know."""
+        entry = self.entries.get(ident)
+        if entry is not None:
+            await self.families.failed(entry, incarnation, why)
+
     def report(self, report: Report) -> None:
         """What a node says of one of its actors."""
         entry = self.entries.get(report.id)
@@ -193,6 +202,7 @@ class Directory:
         ident = entry.ref.address.id
         if self.entries.pop(ident, None) is None:
             return
+        self.families.forget(ident)
         self._reasons[ident] = reason
         if len(self._reasons) > ENDED:
             self._reasons.popitem(last=False)
@@ -261,6 +271,8 @@ class Directory:
                 revived.append(entry)
                 for watch in list(entry.watches):
                     watch.lost(entry.ref, error)
+                if entry.policy.strategy is Strategy.ALL_FOR_ONE:
+                    self.background(self.families.failed(entry, entry.incarnation, str(error.args[0])))
         return revived
 
     async def revive(self, index: int, entries: list[Entry], reason: Exception) -> None:

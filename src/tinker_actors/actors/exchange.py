@@ -234,7 +234,7 @@ class Exchange(PeerTable):
             pending.reject(copy.copy(error))  # each raiser adds to its own traceback
         for target in [target for target in self.busy if target.address.node == index]:
             self.busy.discard(target)
-            self.node.dead_letters += target.reset(error)
+            self.node.letters.add(f"a message to {target.address.name}", error, count=target.reset(error))
         peer.serving.close()
 
     # Receiving

@@ -22,8 +22,8 @@ class Host(Protocol):
     context: Context
     turn: Turn
 
-    def dead_letter(self, message: Message, error: BaseException) -> None:
-        """A tell was not served."""
+    def dead_letter(self, message: Message, error: BaseException, *, begun: bool = False) -> None:
+        """A tell was not served, or was and raised (`begun`)."""
         ...
 
     def idle(self) -> None:
@@ -32,6 +32,10 @@ class Host(Protocol):
 
     def restarted(self, cell: Cell, incarnation: int, reason: BaseException | None) -> None:
         """A new incarnation serves the cell."""
+        ...
+
+    async def failed(self, cell: Cell, incarnation: int, why: str) -> None:
+        """An incarnation failed that is to be replaced, its siblings too; returns once they know."""
         ...
 
     def ended(self, cell: Cell, failure: BaseException | None) -> None:

@@ -13,7 +13,8 @@ from tinker_actors.actors.call import Call, current_call
 from tinker_actors.actors.cell import Cell, Interrupt, forget_cancellation
 from tinker_actors.actors.errors import ActorDiedError, ActorFailure, ActorStoppedError
 from tinker_actors.actors.mailbox import State
-from tinker_actors.actors.restart import RestartHistory
+from tinker_actors.actors.restart import RestartHistory, Strategy
+from tinker_actors.errors import ActorError
 
 if TYPE_CHECKING:
     from tinker_actors.actors.host import Host
@@ -25,7 +26,12 @@ _OWN_END = (ActorFailure, SystemExit)
 
 
 class Lifecycle:
-    """Starts, restarts and ends one cell. `has_children` is set once its actor has spawned others."""
+    """Starts, restarts and ends one cell.
+
+    Attributes:
+        has_children: its actor has spawned others.
+        is_down: between two incarnations.
+    """
 
     __slots__ = (
         "_args",
@@ -39,6 +45,7 @@ class Lifecycle:
         "history",
         "host",
         "incarnation",
+        "is_down",
     )
 
     def __init__(
@@ -55,6 +62,7 @@ class Lifecycle:
         self.history = history
         self.incarnation = incarnation
         self.has_children = False
+        self.is_down = False
         self._args = args
         self._kwargs = kwargs
         self._stopping = False
@@ -145,6 +153,12 @@ class Lifecycle:
                 self.abort()
         await asyncio.shield(self._ended)
 
+    def fail_with_sibling(self, error: Exception) -> int:
+        """Let the present incarnation fail, if there is one; returns its number, or its predecessor's."""
+        if not self.is_down:
+            self.cell.fail(error)
+        return self.incarnation
+
     def abort(self) -> None:
         """Cancel whatever the actor still does, `on_stop` included."""
         self.cell.kill()
@@ -210,12 +224,17 @@ class Lifecycle:
             if delay is None:
                 self._finish(failure)
                 return
+            self.is_down = True
             try:
+                if failure is not None and self.history.policy.strategy is Strategy.ALL_FOR_ONE:
+                    with contextlib.suppress(ActorError):  # the mesh is ending
+                        await self.host.failed(cell, self.incarnation, f"{type(failure).__name__}: {failure}")
                 await asyncio.sleep(delay)
             except asyncio.CancelledError:
                 forget_cancellation()
                 self._finish(None)
                 return
+            self.is_down = False
             self.incarnation += 1
             constructed = False
 

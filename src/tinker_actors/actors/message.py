@@ -56,6 +56,10 @@ class Message:
         """Give an error to the sender."""
         raise NotImplementedError
 
+    def raised(self, error: BaseException) -> None:
+        """Give what the handler raised to the sender."""
+        self.fail(error)
+
 
 class LocalAsk(Message):
     """An ask from this process. Its sender makes the future only if there is no outcome yet."""
@@ -113,7 +117,7 @@ class LocalTell(Message):
     __slots__ = ("dropped",)
 
     is_tell = True
-    dropped: Callable[[Message, BaseException], None]
+    dropped: Callable[..., None]
 
     def succeed(self, value: Any) -> None:
         self.done = True
@@ -121,6 +125,10 @@ class LocalTell(Message):
     def fail(self, error: BaseException) -> None:
         self.done = True
         self.dropped(self, error)
+
+    def raised(self, error: BaseException) -> None:
+        self.done = True
+        self.dropped(self, error, begun=True)
 
 
 class StreamMessage(Message):

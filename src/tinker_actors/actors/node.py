@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import logging
 import weakref
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -14,6 +13,7 @@ from tinker_actors.actors import arena, traceparent
 from tinker_actors.actors.cell import Cell
 from tinker_actors.actors.codec import Codec
 from tinker_actors.actors.control import SYSTEM_IDS, CellEnded, CellRestarted, Report
+from tinker_actors.actors.dead_letters import DeadLetters
 from tinker_actors.actors.deadlines import CoarseTimer
 from tinker_actors.actors.errors import ActorDiedError, CodecError
 from tinker_actors.actors.exchange import Exchange
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from tinker_actors.actors.barrier_site import BarrierSite
     from tinker_actors.actors.message import Message
 
-logger = logging.getLogger(__name__)
-
 ENDED = 4096  # actors whose end a node remembers, to say how they ended
 MAX_MESSAGE = 512 * 1024 * 1024  # bytes of one message and its frames
 
@@ -37,6 +35,10 @@ class Supervisor(Protocol):
 
     def report(self, report: Report) -> None:
         """An actor was restarted or ended."""
+        ...
+
+    async def failed(self, ident: int, incarnation: int, why: str) -> None:
+        """Take an actor's siblings down with it."""
         ...
 
     async def stop_children(self, parent: int) -> None:
@@ -64,7 +66,7 @@ class Gone:
 
     def tell(self, options: Options, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Count a dead letter."""
-        self.node.dead_letters += 1
+        self.node.letters.add(f"{self._address.name}.{method}", self.refusal())
 
     async def stream(self, options: Options, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Refuse at the first item."""
@@ -97,7 +99,7 @@ class Node:
         self.cells: dict[int, Cell] = {}
         self.names: dict[str, ActorRef] = {}
         self._ended: OrderedDict[int, Cell] = OrderedDict()
-        self.dead_letters = 0
+        self.letters = DeadLetters(self.loop)
         self.closed = False
         self.supervisor: Supervisor | None = None
         self.barrier_sites: weakref.WeakValueDictionary[int, BarrierSite] = weakref.WeakValueDictionary()
@@ -109,6 +111,7 @@ class Node:
         """Close every socket and fail everything that still waits; what was sent may leave for `linger` ms."""
         self.closed = True
         self.exchange.close(linger)
+        self.letters.close()
         self.timer.close()
 
     # Refs
@@ -143,10 +146,14 @@ class Node:
 
     # The host of its cells
 
-    def dead_letter(self, message: Message, error: BaseException) -> None:
-        """Count and log a tell that failed or was not served."""
-        self.dead_letters += 1
-        logger.warning("a tell of %s was dropped or failed: %s: %s", message.method, type(error).__name__, error)
+    @property
+    def dead_letters(self) -> int:
+        """Tells that failed or were not served."""
+        return self.letters.total
+
+    def dead_letter(self, message: Message, error: BaseException, *, begun: bool = False) -> None:
+        """Count and log a tell that was not served, or whose handler raised (`begun`)."""
+        self.letters.add(message.method, error, begun=begun)
 
     def idle(self) -> None:
         """An actor has nothing to do: what it wrote can go out."""
@@ -156,6 +163,11 @@ class Node:
         """Report a new incarnation."""
         if self.supervisor is not None:
             self.supervisor.report(CellRestarted(id=cell.id, incarnation=incarnation, reason=reason))
+
+    async def failed(self, cell: Cell, incarnation: int, why: str) -> None:
+        """Let the siblings of an actor that failed fail with it."""
+        if self.supervisor is not None:
+            await self.supervisor.failed(cell.id, incarnation, why)
 
     def ended(self, cell: Cell, failure: BaseException | None) -> None:
         """Forget and report a cell that has ended."""

@@ -14,6 +14,13 @@ class Restart(enum.Enum):
     ALWAYS = "always"  # also after it ended by itself (`self.exit()`); never after `mesh.stop`
 
 
+class Strategy(enum.Enum):
+    """Whom a failure restarts; named by the parent: `class Pool(Actor, strategy=Strategy.ALL_FOR_ONE)`."""
+
+    ONE_FOR_ONE = "one_for_one"  # only the actor that failed
+    ALL_FOR_ONE = "all_for_one"  # all that the same parent spawned, each by its own policy
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RestartPolicy:
     """At most `max_restarts` restarts in any `within` seconds; one more failure ends the actor and escalates.
@@ -27,6 +34,7 @@ class RestartPolicy:
     within: float = 60.0  # seconds
     backoff: float = 0.05  # seconds before the first restart; doubles with each further one in the window
     backoff_max: float = 5.0  # seconds
+    strategy: Strategy = Strategy.ONE_FOR_ONE  # the parent's
 
     def __post_init__(self) -> None:
         if self.max_restarts < 0:

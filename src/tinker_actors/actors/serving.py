@@ -270,3 +270,8 @@ class RemoteTell(Message):
         self.done = True
         self.serving.node.dead_letter(self, error)
         self.serving.ack(self.actor)
+
+    def raised(self, error: BaseException) -> None:
+        self.done = True
+        self.serving.node.dead_letter(self, error, begun=True)
+        self.serving.ack(self.actor)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from tinker_actors.actors.actor import Actor
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from tinker_actors.actors.barrier import Barrier, Party
     from tinker_actors.actors.cell import Cell
+    from tinker_actors.actors.dead_letters import Lost
     from tinker_actors.actors.events import Event
     from tinker_actors.actors.node import Node
 
@@ -95,10 +96,12 @@ class MeshView:
             raise ValueError(f"mailbox must be at least 1, got {mailbox}")
         registry, _ = self._open()
         parent = None
+        policy = restart or RestartPolicy.never()
         if self._owner is not None:
             parent = self._owner.id
             self._owner.life.has_children = True
-        order = Order(name=name, node=node, mailbox=mailbox, policy=restart or RestartPolicy.never(), parent=parent)
+            policy = replace(policy, strategy=self._owner.cls.__actor_strategy__)
+        order = Order(name=name, node=node, mailbox=mailbox, policy=policy, parent=parent)
         return cast(A, await registry.spawn(cls, args, kwargs, order))
 
     def get(self, name: str) -> Any:
@@ -174,6 +177,11 @@ class MeshView:
     def node(self) -> int:
         """The index of this process's node."""
         return self._open()[1].index
+
+    @property
+    def dead_letters_by_cause(self) -> dict[Lost, int]:
+        """`dead_letters`, each counted under what became of it."""
+        return self._open()[1].letters.by_cause
 
     @property
     def dead_letters(self) -> int:
