@@ -1,4 +1,4 @@
-"""The command line: `tinker-actors run | sample | models | environments | keys | node`.
+"""The command line: `tinker-actors run | sample | models | environments | ps | top | keys | node`.
 
 Exit codes: 0 done, 1 something failed while it ran (with a traceback), 2 the command or its configuration can't work
 (one line, no traceback), 130 and 143 stopped by SIGINT and SIGTERM.
@@ -75,7 +75,25 @@ def _parser() -> argparse.ArgumentParser:
     environments = commands.add_parser("environments", help="list the shipped environments")
     environments.set_defaults(call=_environments)
     _add_hosts(commands)
+    _add_looking(commands)
     return parser
+
+
+def _add_looking(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    ps = commands.add_parser("ps", help="list the nodes and actors of a running mesh")
+    top = commands.add_parser("top", help="watch a running mesh")
+    for command in (ps, top):
+        command.add_argument(
+            "mesh", nargs="?", metavar="MESH", help="its process id or name; need not be given if there is only one"
+        )
+        sorts = ("rate", "mailbox", "handled", "p99", "restarts", "name")
+        command.add_argument("--sort", choices=sorts, default="rate", help="what comes first (default: %(default)s)")
+    ps.add_argument("--json", action="store_true", help="for machines")
+    ps.add_argument("-n", "--rows", type=int, help="actors at most (default: all)")
+    ps.set_defaults(call=_ps)
+    top.add_argument("--interval", type=float, default=1.0, help="seconds (default: %(default)s)")
+    top.add_argument("--count", type=int, help="how often to draw (default: until Ctrl-C)")
+    top.set_defaults(call=_top)
 
 
 def _add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -191,6 +209,18 @@ def _node(options: argparse.Namespace, _overrides: Sequence[str]) -> int:
     from tinker_actors.console.hosts import run_node
 
     return run_node(options)
+
+
+def _ps(options: argparse.Namespace, _overrides: Sequence[str]) -> int:
+    from tinker_actors.console.ps import list_actors
+
+    return list_actors(options.mesh, as_json=options.json, sort=options.sort, rows=options.rows)
+
+
+def _top(options: argparse.Namespace, _overrides: Sequence[str]) -> int:
+    from tinker_actors.console.top import watch_actors
+
+    return watch_actors(options.mesh, interval=options.interval, sort=options.sort, count=options.count)
 
 
 def _version() -> str:

@@ -20,6 +20,12 @@ if TYPE_CHECKING:
     from tinker_actors.actors.barrier import Barrier, BarrierState
     from tinker_actors.actors.dead_letters import Lost
     from tinker_actors.actors.deadlines import deadline
+    from tinker_actors.actors.description import (
+        ActorDescription,
+        LinkDescription,
+        MeshDescription,
+        NodeDescription,
+    )
     from tinker_actors.actors.errors import (
         ActorDiedError,
         ActorFailure,
@@ -57,6 +63,7 @@ _HOMES = {
     "barrier": ("Barrier", "BarrierState"),
     "dead_letters": ("Lost",),
     "deadlines": ("deadline",),
+    "description": ("ActorDescription", "LinkDescription", "MeshDescription", "NodeDescription"),
     "errors": (
         "ActorDiedError",
         "ActorFailure",
@@ -93,6 +100,7 @@ _MODULES = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
     "Actor",
+    "ActorDescription",
     "ActorDiedError",
     "ActorFailure",
     "ActorRef",
@@ -110,11 +118,14 @@ __all__ = [
     "JoinError",
     "JoinedMesh",
     "Keys",
+    "LinkDescription",
     "ListenError",
     "Lost",
     "MailboxFull",
     "Mesh",
+    "MeshDescription",
     "MeshView",
+    "NodeDescription",
     "NodeDiedError",
     "NodeUnreachableError",
     "QuorumError",

@@ -16,6 +16,7 @@ from tinker_actors.actors.lifecycle import Lifecycle
 from tinker_actors.actors.node import Node
 from tinker_actors.actors.ref import ActorRef
 from tinker_actors.actors.restart import RestartHistory
+from tinker_actors.actors.survey import Survey
 from tinker_actors.actors.view import Order
 
 if TYPE_CHECKING:
@@ -160,6 +161,11 @@ class NodeAgent(Actor):
         """Make an actor fail because another with the same parent did; the number of the incarnation that did."""
         cell = self._node.cells.get(ident)
         return cell.life.fail_with_sibling(error) if cell is not None and hasattr(cell, "life") else None
+
+    @concurrent
+    async def survey(self) -> Survey:
+        """What there is to say of this node and its actors now."""
+        return await self._node.surveyor.look()
 
     @concurrent
     async def leave(self) -> None:

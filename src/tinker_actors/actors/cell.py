@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import enum
+import inspect
 import types
 from collections.abc import Generator
 from contextvars import Context
+from time import perf_counter
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, cast
 
@@ -19,6 +21,7 @@ from tinker_actors.actors import traceparent
 from tinker_actors.actors.actor import Actor
 from tinker_actors.actors.call import Call, Chain, current_call
 from tinker_actors.actors.errors import ActorDiedError, ActorFailure, ActorStoppedError, DeadlineExceeded
+from tinker_actors.actors.histogram import TimeHistogram
 from tinker_actors.actors.inline import BUDGET, IDLE, enter_task, leave_task, put_aside, resume
 from tinker_actors.actors.mailbox import Mailbox, State
 from tinker_actors.actors.message import Message, StreamMessage
@@ -29,6 +32,8 @@ if TYPE_CHECKING:
     from tinker_actors.actors.view import MeshView
 
 TURN = 256  # messages served before other tasks of the loop get their turn
+ALL_TIMED = 32  # an actor's first messages, each of which is timed
+STRIDE = 61  # of the later ones, one in so many: a prime, so as not to fall in step with the program
 
 
 class Interrupt(enum.Enum):
@@ -47,9 +52,23 @@ class Cell(Mailbox):
         interrupt: why serving is to end.
         context: what `task` runs in, from when there is one.
         failure: with `Interrupt.FAIL`, the cause.
+        begun: concurrent messages begun.
+        times: how long handlers took (streams left out); None before the first.
     """
 
-    __slots__ = ("_begun", "_broken", "_handling", "_labels", "context", "failure", "instance", "interrupt", "view")
+    __slots__ = (
+        "_begun",
+        "_broken",
+        "_handling",
+        "_labels",
+        "begun",
+        "context",
+        "failure",
+        "instance",
+        "interrupt",
+        "times",
+        "view",
+    )
 
     view: MeshView
     context: Context
@@ -59,10 +78,22 @@ class Cell(Mailbox):
         self.instance: Actor | None = None
         self.interrupt: Interrupt | None = None
         self.failure: BaseException | None = None
+        self.begun = 0
+        self.times: TimeHistogram | None = None
         self._labels: dict[str, Chain] = {}
         self._handling: Generator[Any, Any, None] | None = None
         self._begun: Any = IDLE  # what the handler waits for that was begun at once
         self._broken: BaseException | None = None  # the failure that this incarnation's last message was
+
+    @property
+    def served(self) -> int:
+        """One-at-a-time messages begun, over all incarnations. Counted where it costs least, in a local variable."""
+        return 0 if self._handling is None else inspect.getgeneratorlocals(self._handling)["served"]
+
+    @property
+    def handling(self) -> Any:
+        """What the one-at-a-time handler runs in, for those who look where it waits."""
+        return self._handling
 
     def request_exit(self) -> None:
         """End after the present message."""
@@ -133,6 +164,7 @@ class Cell(Mailbox):
         It gives each outcome to the sender; what makes the actor itself fail is left in `_broken`. One generator for
         all messages, because that one can be left and entered without an exception.
         """
+        served = next_timed = 0
         while True:
             message: Message = yield IDLE
             if message.deadline is not None and message.deadline <= self.host.loop.time():
@@ -147,6 +179,7 @@ class Cell(Mailbox):
             if trace is not None:
                 trace = traceparent.enter(trace)
             self.running = message
+            served += 1
             step: Any = None  # the method, its coroutine, and the value of that
             try:
                 step = getattr(self.instance, message.method)
@@ -158,6 +191,9 @@ class Cell(Mailbox):
                     step = step(*message.args)
                 if step.__class__ is not CoroutineType:
                     step = step.__await__()
+                if served >= next_timed:
+                    next_timed = served + (1 if served < ALL_TIMED else STRIDE)
+                    step = self._timed(message, step)
                 step = yield from step  # pyright: ignore[reportUnknownVariableType]
             except BaseException as error:  # the boundary around user code; `_outcome` says whose each error is
                 self._broken = self._outcome(message, error)
@@ -171,6 +207,18 @@ class Cell(Mailbox):
                 if message.cancelled or self.interrupt is not None:
                     forget_cancellation()
                 del message, call, step  # while it waits for the next it keeps nothing alive
+
+    @types.coroutine
+    def _timed(self, message: Message, handler: Any) -> Generator[Any, Any, Any]:
+        """A handler, with its duration recorded; a stream's depends on its reader and is left out."""
+        began = perf_counter()
+        try:
+            return (yield from handler)  # pyright: ignore[reportUnknownVariableType]
+        finally:
+            if not isinstance(message, StreamMessage):
+                if self.times is None:
+                    self.times = TimeHistogram()
+                self.times.record(perf_counter() - began)
 
     def serve_at_once(self, message: Message) -> None:
         assert self.task is not None
@@ -247,12 +295,14 @@ class Cell(Mailbox):
 
     def begin(self, message: Message) -> None:
         host = self.host
+        self.begun += 1
         task = host.loop.create_task(self._serve_concurrently(message), context=host.context.copy())
         self.concurrent[message] = task
         task.add_done_callback(lambda _: self._concurrent_ended(message))
 
     async def _serve_concurrently(self, message: Message) -> None:
         failure = None
+        timed = self.begun < ALL_TIMED or self.begun % STRIDE == 0
         call = Call(message.chain, message.deadline, message.trace)
         current_call.set(call)
         if message.trace is not None:
@@ -264,6 +314,8 @@ class Cell(Mailbox):
             function = getattr(self.instance, message.method)
             if isinstance(message, StreamMessage):
                 value = await message.produce(function)
+            elif timed:
+                value = await self._timed(message, function(*message.args, **message.kwargs).__await__())
             else:
                 value = await function(*message.args, **message.kwargs)
         except BaseException as error:  # the boundary around user code; `_outcome` says whose each error is

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import logging
 import os
 import sys
@@ -132,6 +133,7 @@ class Children:
             "count": self._node.count,
             "max_message": self._node.exchange.max_message,
             "shared_memory": self._node.exchange.bulk.limit,
+            "thresholds": dataclasses.asdict(self._node.thresholds),
             "url": f"ipc://{self._folder}/{name}",
             "parent_url": self._node.exchange.url,
             "parent": os.getpid(),

@@ -18,18 +18,16 @@ PREFIX = "tinker-actors-"
 SOCKET_PATH_LIMIT = 100  # bytes: what every system allows for a socket's path
 YOUNG = 2.0  # seconds: a folder of this age may not have its lock yet
 _LOCK = "lock"
+_LONGEST_NAME = 15  # bytes of a socket's name
 
 
 class PrivateFolder:
     """A new folder that only this user can enter, with a path short enough for sockets in it."""
 
     def __init__(self) -> None:
-        _sweep(Path(tempfile.gettempdir()))
-        path = tempfile.mkdtemp(prefix=PREFIX)
-        if len(os.fsencode(path)) > SOCKET_PATH_LIMIT - 16:
-            shutil.rmtree(path)
-            path = tempfile.mkdtemp(prefix=PREFIX, dir="/tmp")
-        self.path = Path(path)
+        parent = where()
+        _sweep(parent)
+        self.path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
         self._lock = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         fcntl.flock(self._lock, fcntl.LOCK_EX)
 
@@ -39,6 +37,13 @@ class PrivateFolder:
             shutil.rmtree(self.path, ignore_errors=True)
             os.close(self._lock)
             self._lock = -1
+
+
+def where() -> Path:
+    """In which folder the private ones are: the temporary one, unless its path is too long for sockets in them."""
+    parent = tempfile.gettempdir()
+    longest = len(os.fsencode(parent)) + len(f"/{PREFIX}12345678/") + _LONGEST_NAME
+    return Path(parent if longest <= SOCKET_PATH_LIMIT else "/tmp")
 
 
 def _sweep(parent: Path) -> None:

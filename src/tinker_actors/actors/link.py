@@ -175,6 +175,13 @@ class Outbound:
         """Whether everything put has been handed to ZeroMQ."""
         return not self._envelopes and not self._blocked
 
+    @property
+    def waiting(self) -> tuple[int, int]:
+        """Batches and bytes that ZeroMQ has not taken yet."""
+        blocked = sum(len(data) + sum(frame.nbytes for frame in frames) for data, frames in self._blocked)
+        own = self._size + sum(frame.nbytes for frame in self._frames)
+        return len(self._blocked) + len(self._envelopes), blocked + own
+
     def drop(self) -> None:
         """Forget what was not sent."""
         if self._blocked:

@@ -175,6 +175,11 @@ class Mailbox:
         """Messages that wait, and concurrent ones that run."""
         return len(self.queue) + len(self.concurrent)
 
+    @property
+    def in_progress(self) -> int:
+        """Messages that are being served."""
+        return len(self.concurrent) + (self.running is not None)
+
     def full(self) -> MailboxFull:
         """The refusal of a sender that doesn't wait."""
         return MailboxFull(f"the mailbox of {self.name} holds {self.depth} messages, its size is {self.capacity}")

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import secrets
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from tinker_actors.actors import survey
 from tinker_actors.actors.agent import DirectoryActor
 from tinker_actors.actors.arena import LIMIT as SHARED_MEMORY
 from tinker_actors.actors.directory import Directory, make_cell
@@ -19,15 +22,20 @@ from tinker_actors.actors.folder import PrivateFolder
 from tinker_actors.actors.keys import Keys
 from tinker_actors.actors.lifecycle import Lifecycle
 from tinker_actors.actors.node import MAX_MESSAGE, Node
+from tinker_actors.actors.pulse import Thresholds
 from tinker_actors.actors.restart import RestartHistory, RestartPolicy
 from tinker_actors.actors.view import MeshView
+from tinker_actors.actors.window import Window
 from tinker_actors.errors import ConfigError
 
 if TYPE_CHECKING:
     from tinker_actors.actors.children import Children
+    from tinker_actors.actors.description import MeshDescription
     from tinker_actors.actors.guests import Guests
     from tinker_actors.actors.joined import JoinedMesh
     from tinker_actors.actors.roster import Roster
+
+logger = logging.getLogger(__name__)
 
 
 class Mesh(MeshView):
@@ -52,6 +60,10 @@ class Mesh(MeshView):
         patience: seconds that a cut link has to heal before its node is given up.
         imports: modules of which nodes on other hosts may spawn actors on this host, by prefix; None: those that are
             imported already.
+        observe: let `tinker-actors ps` and `top`, run by the same user on this host, look at this mesh.
+        name: what `tinker-actors ps` and `top` call it; the program's name if not given.
+        slow_handler: seconds after which a handler that still runs is logged; None: none is.
+        blocked_loop: seconds after which an event loop that does not turn is logged, with what blocks it; None: never.
 
     Raises:
         ConfigError: `listen` is no address, or needs keys.
@@ -73,6 +85,10 @@ class Mesh(MeshView):
         ping: float = 1.0,
         patience: float = 30.0,
         imports: Sequence[str] | None = None,
+        observe: bool = True,
+        name: str | None = None,
+        slow_handler: float | None = None,
+        blocked_loop: float | None = 1.0,
     ) -> None:
         if nodes < 1:
             raise ValueError(f"nodes counts this process too and must be at least 1, got {nodes}")
@@ -92,6 +108,10 @@ class Mesh(MeshView):
         self._patience = patience
         self._imports = imports
         self._guests: Guests | None = None
+        self.name = name or Path(sys.argv[0]).stem or "python"
+        self._thresholds = Thresholds(slow_handler=slow_handler, blocked_loop=blocked_loop)
+        self._observe = observe
+        self._window: Window | None = None
         self._entered = False
         self._count = nodes
         self._stop_timeout = stop_timeout
@@ -116,15 +136,18 @@ class Mesh(MeshView):
             count=self._count,
             max_message=self._max_message,
             shared_memory=self._shared_memory,
+            thresholds=self._thresholds,
         )
         directory = self._directory = self._registry = Directory(node)
         node.supervisor = directory
-        if self._count > 1 or self._listen is not None:
-            try:
+        try:
+            if self._count > 1 or self._listen is not None:
                 await self._start_nodes(node, directory)
-            except BaseException:
-                await self._close()
-                raise
+            if self._observe:
+                await self._open_window()
+        except BaseException:
+            await self._close()
+            raise
         return self
 
     async def __aexit__(
@@ -139,7 +162,7 @@ class Mesh(MeshView):
 
     @property
     def folder(self) -> Path | None:
-        """Where the sockets and logs of the child nodes are while the mesh runs; None without child nodes."""
+        """Where the sockets and logs are while the mesh runs; None with neither child nodes nor `observe`."""
         return None if self._folder is None else self._folder.path
 
     @classmethod
@@ -197,6 +220,24 @@ class Mesh(MeshView):
                 await self._guests.wait_for(count)
         except TimeoutError:
             raise JoinError(f"{count} nodes did not come together in {timeout:g} s") from None
+
+    async def describe(self) -> MeshDescription:
+        """What runs at this moment, and how: nodes, links, actors. Takes no longer than two seconds.
+
+        A node that does not answer in time is described as silent, its actors' numbers as None.
+        """
+        self._open()
+        assert self._directory is not None
+        return await survey.describe(self._directory, self.name, self.pids)
+
+    async def _open_window(self) -> None:
+        try:
+            if self._folder is None:
+                self._folder = PrivateFolder()
+            self._window = Window(self._folder.path, self.describe)
+            await self._window.open(self.name, self._count)
+        except OSError as error:  # no disk, a full one: the mesh works all the same
+            logger.warning("tinker-actors ps can't see this mesh: %s", error)
 
     async def _start_nodes(self, node: Node, directory: Directory) -> None:
         from tinker_actors.actors.roster import Roster
@@ -256,6 +297,8 @@ class Mesh(MeshView):
         if node.closed:
             return
         try:
+            if self._window is not None:
+                await self._window.close()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._stop_timeout + 0.5):
                     await directory.close(self._stop_timeout)

@@ -18,8 +18,10 @@ from tinker_actors.actors.deadlines import CoarseTimer
 from tinker_actors.actors.errors import ActorDiedError, CodecError
 from tinker_actors.actors.exchange import Exchange
 from tinker_actors.actors.inline import Turn
+from tinker_actors.actors.pulse import Pulse, Thresholds
 from tinker_actors.actors.ref import ActorRef, Address, Options, Target
 from tinker_actors.actors.remote import RemoteTarget
+from tinker_actors.actors.survey import Surveyor
 from tinker_actors.errors import ActorError
 
 if TYPE_CHECKING:
@@ -86,6 +88,7 @@ class Node:
         count: int,
         max_message: int = MAX_MESSAGE,
         shared_memory: int = arena.LIMIT,
+        thresholds: Thresholds | None = None,
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self.timer = CoarseTimer(self.loop)
@@ -105,11 +108,15 @@ class Node:
         self.barrier_sites: weakref.WeakValueDictionary[int, BarrierSite] = weakref.WeakValueDictionary()
         self.exchange = Exchange(self, max_message=max_message, shared_memory=shared_memory)
         traceparent.find_library()
+        self.thresholds = thresholds or Thresholds()
+        self.pulse = Pulse(self, self.thresholds)
+        self.surveyor = Surveyor(self)
         self._targets: weakref.WeakValueDictionary[int, RemoteTarget] = weakref.WeakValueDictionary()
 
     def close(self, linger: int = 0) -> None:
         """Close every socket and fail everything that still waits; what was sent may leave for `linger` ms."""
         self.closed = True
+        self.pulse.close()
         self.exchange.close(linger)
         self.letters.close()
         self.timer.close()

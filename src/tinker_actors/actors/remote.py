@@ -226,6 +226,11 @@ class RemoteTarget:
         """The target has served `count` tells. Concurrent ones may end out of turn; in the end the bytes agree."""
         self.release(count, sum(self._tells.popleft() for _ in range(min(count, len(self._tells)))))
 
+    @property
+    def parked(self) -> tuple[int, int]:
+        """Messages that wait here for room at the target, and their bytes."""
+        return len(self._parked), sum(pending.size for pending, _, _ in self._parked)
+
     def reset(self, error: BaseException) -> int:
         """The target's process is gone: fail what waits here; returns how many tells were never confirmed."""
         lost, self.outstanding, self.bytes = self.outstanding, 0, 0

@@ -20,6 +20,7 @@ from tinker_actors.actors.agent import SYSTEM_MAILBOX, NodeAgent, RemoteDirector
 from tinker_actors.actors.directory import make_cell
 from tinker_actors.actors.lifecycle import Lifecycle
 from tinker_actors.actors.node import Node
+from tinker_actors.actors.pulse import Thresholds
 from tinker_actors.actors.ref import Address
 from tinker_actors.actors.restart import RestartHistory, RestartPolicy
 
@@ -91,6 +92,7 @@ async def _serve(config: dict[str, Any], lifetime: Lifetime) -> None:
         count=config["count"],
         max_message=config["max_message"],
         shared_memory=config["shared_memory"],
+        thresholds=Thresholds(**config["thresholds"]),
     )
     node.exchange.listen(config["url"])
     if config["network"] is not None:

@@ -1,0 +1,430 @@
+"""What a mesh says of itself: descriptions, times, warnings, and its window for other processes."""
+
+import asyncio
+import contextlib
+import dataclasses
+import json
+import logging
+import os
+import socket
+import stat
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from zoo import Counter, Fragile, Log, Parent
+
+from tinker_actors.actors import Actor, Mesh, RestartPolicy, concurrent
+from tinker_actors.actors.attach import choose, fetch, running_meshes
+from tinker_actors.actors.description import MeshDescription
+from tinker_actors.actors.histogram import HALVE_AT, TimeHistogram
+from tinker_actors.actors.pulse import Quiet
+from tinker_actors.errors import RunError
+
+
+class Busy(Actor):
+    """Takes its time in several ways."""
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    async def block(self, seconds: float) -> None:
+        time.sleep(seconds)  # noqa: ASYNC251
+
+    @concurrent
+    async def block_beside(self, seconds: float) -> None:
+        time.sleep(seconds)  # noqa: ASYNC251
+
+    @concurrent
+    async def sleep_beside(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    async def drip(self, seconds: float) -> AsyncIterator[int]:
+        await asyncio.sleep(seconds)
+        yield 1
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+
+
+# Descriptions
+
+
+async def test_a_description_names_every_node_and_actor_with_its_numbers(mesh: Mesh) -> None:
+    home = mesh.nodes - 1
+    counter = await mesh.spawn(Counter, name="counter", mailbox=7)
+    for _ in range(5):
+        await counter.add(1)
+    assert [i async for i in counter.stream.count_to(3)] == [1, 2, 3]
+    described = await mesh.describe()
+    assert described.pid == os.getpid()
+    assert [(node.index, node.state, node.incarnation) for node in described.nodes] == [
+        (index, "up", 1) for index in range(mesh.nodes)
+    ]
+    assert described.nodes[0].pid == os.getpid()
+    for index, pid in mesh.pids.items():
+        assert described.nodes[index].pid == pid
+    for node in described.nodes:
+        assert node.host == socket.gethostname()
+        assert node.up_since is not None
+        assert node.loop_lag is not None
+        assert abs(time.time() - node.up_since) < 60
+        assert 0 <= node.loop_lag < 30
+        assert (node.bad_messages, node.dead_letters) == (0, 0)
+        assert (node.rss or 0) > 10_000_000
+        assert [(link.peer, link.up, link.unanswered) for link in node.links] == [
+            (other, True, 0) for other in range(mesh.nodes) if other != node.index
+        ]
+    (actor,) = described.actors
+    assert actor == described.actor("counter")
+    assert (actor.name, actor.cls, actor.node, actor.state) == ("counter", "Counter", home, "running")
+    assert (actor.mailbox, actor.mailbox_bound, actor.handled, actor.restarts) == (0, 7, 6, 0)
+    assert actor.rate is not None
+    assert actor.rate > 0
+    assert actor.p50 is not None
+    assert actor.p99 is not None
+    assert 0 < actor.p50 <= actor.p99 < 0.5
+    with pytest.raises(LookupError):
+        described.actor("nobody")
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        described.pid = 1  # type: ignore[misc]
+
+
+async def test_waiting_messages_children_and_restarts_are_shown(mesh: Mesh) -> None:
+    log = await mesh.spawn(Log, name="log")
+    held = [asyncio.ensure_future(log.hold(str(i))) for i in range(5)]
+    parent = await mesh.spawn(Parent, name="parent")
+    child: Any = await parent.spawn(None, RestartPolicy.on_failure(backoff=0.001), "kid")
+    with contextlib.suppress(Exception):
+        await child.breaks()
+    await child.add(1)
+    while "4" not in str((described := await mesh.describe()).actor("log").mailbox):  # noqa: ASYNC110
+        await asyncio.sleep(0.005)
+    assert described.actor("log").handled == 0
+    kid = described.actor("kid")
+    assert described.actor("parent").children == (kid.id,)
+    assert (kid.restarts, kid.state) == (1, "running")
+    for task in held:
+        task.cancel()
+    await asyncio.gather(*held, return_exceptions=True)
+    await log.read()
+    assert (await mesh.describe()).actor("log").mailbox == 0
+
+
+async def test_rates_are_taken_from_two_looks() -> None:
+    async with Mesh(observe=False) as mesh:
+        counter = await mesh.spawn(Counter)
+        idle = await mesh.spawn(Counter, name="idle")
+        await idle.add(1)
+        await asyncio.sleep(0.55)
+        await mesh.describe()
+        began = time.monotonic()
+        for _ in range(300):
+            await counter.add(1)
+        await asyncio.sleep(0.55)
+        described = await mesh.describe()
+        took = time.monotonic() - began
+        assert described.actors[0].rate == pytest.approx(300 / took, rel=0.05)
+        assert described.actor("idle").rate == 0
+
+
+async def test_a_node_that_does_not_answer_is_silent_and_a_dead_one_down() -> None:
+    async with Mesh(nodes=3, restart=RestartPolicy.never()) as mesh:
+        busy = await mesh.spawn(Busy, name="busy", node=1)
+        await mesh.spawn(Fragile, name="fragile", node=2)
+        os.kill(mesh.pids[2], 9)
+        blocked = asyncio.ensure_future(busy.block(3.0))
+        while (described := await mesh.describe()).nodes[1].state == "up" or described.nodes[2].state != "down":  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+        silent, down = described.nodes[1:]
+        assert (silent.state, silent.pid, silent.rss) == ("silent", mesh.pids[1], None)
+        assert (down.state, down.pid) == ("down", None)
+        assert (described.actor("busy").state, described.actor("busy").mailbox) == ("unknown", None)
+        await blocked
+        assert (await mesh.describe()).nodes[1].state == "up"
+
+
+async def test_what_waits_at_the_sender_is_shown_on_its_link() -> None:
+    async with Mesh(nodes=2) as mesh:
+        log = await mesh.spawn(Log, mailbox=2)
+        held = [asyncio.ensure_future(log.hold(str(i))) for i in range(10)]
+        while (link := (await mesh.describe()).nodes[0].links[0]).messages != 7:  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+        assert (link.unanswered, link.messages) == (3, 7)
+        assert link.bytes > 7 * 10
+        for task in held:
+            task.cancel()
+        await asyncio.gather(*held, return_exceptions=True)
+
+
+# Times
+
+
+def test_quantiles_are_right_within_an_eighth_and_forget_the_distant_past() -> None:
+    times = TimeHistogram()
+    assert times.quantile(0.5) is None
+    values = [1e-5 * 1.01**i for i in range(1000)]
+    for value in values:
+        times.record(value)
+    assert times.quantile(0.5) == pytest.approx(statistics.median(values), rel=0.125)
+    assert times.quantile(0.99) == pytest.approx(sorted(values)[990], rel=0.125)
+    for extreme in (0.0, -1.0, 1e-12, 1e12):
+        times.record(extreme)
+    for _ in range(8 * HALVE_AT):
+        times.record(0.002)
+    assert times.quantile(0.01) == pytest.approx(0.002, rel=0.125)
+    assert times.total < HALVE_AT
+
+
+async def test_handler_times_and_counts_hold_over_long_series(mesh: Mesh) -> None:
+    busy = await mesh.spawn(Busy, name="busy")
+    for _ in range(300):
+        await busy.sleep(0.001)
+    await asyncio.gather(*(busy.sleep_beside(0.001) for _ in range(50)))
+    actor = (await mesh.describe()).actor("busy")
+    assert actor.handled == 350
+    assert actor.p50 is not None
+    assert 0.0008 < actor.p50 < 0.02
+
+
+# Warnings
+
+
+async def test_a_slow_handler_is_named_once_while_it_runs(caplog: pytest.LogCaptureFixture) -> None:
+    async with Mesh(observe=False, slow_handler=0.08) as mesh:
+        busy = await mesh.spawn(Busy, name="busy")
+        await busy.sleep(0.01)
+        assert [i async for i in busy.stream.drip(0.3)] == [1]
+        assert not caplog.records
+        slow = asyncio.ensure_future(busy.sleep(0.6))
+        await until(lambda: bool(caplog.records))
+        assert not slow.done()
+        await slow
+        await asyncio.gather(busy.sleep_beside(0.4), busy.sleep_beside(0.4))
+    assert [record.getMessage().partition(";")[0] for record in caplog.records] == [
+        "actor busy has been serving Busy.sleep for over 0.08 s",
+        "actor busy has been serving Busy.sleep_beside for over 0.08 s",
+    ]
+    assert "tasks.py" in caplog.records[0].getMessage()
+
+
+@pytest.mark.parametrize("method", ["block", "block_beside"])
+async def test_a_blocked_loop_is_reported_with_the_method_and_the_stack(
+    caplog: pytest.LogCaptureFixture, method: str
+) -> None:
+    async with Mesh(observe=False, blocked_loop=0.1) as mesh:
+        busy = await mesh.spawn(Busy, name="busy")
+        await getattr(busy, method)(0.8)
+        await getattr(busy, method)(0.4)  # too soon after the first to be told again
+        assert (await mesh.describe()).nodes[0].loop_lag > 0.5  # type: ignore[operator]
+    (record,) = caplog.records
+    assert f"Busy.{method} (actor busy)" in record.getMessage()
+    assert "time.sleep(seconds)" in record.getMessage()
+
+
+async def test_a_child_writes_such_warnings_to_its_log() -> None:
+    async with Mesh(nodes=2, blocked_loop=0.1) as mesh:
+        busy = await mesh.spawn(Busy, name="busy")
+        await busy.block(0.6)
+        log = (Path(mesh.folder or "") / "1.1.log").read_text()
+    assert "blocked" in log
+    assert "Busy.block (actor busy)" in log
+
+
+async def test_a_loop_that_turns_is_not_reported_and_nothing_is_when_switched_off(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with Mesh(observe=False, blocked_loop=0.3) as mesh:
+        busy = await mesh.spawn(Busy)
+        await asyncio.gather(*(asyncio.to_thread(time.sleep, 0.6) for _ in range(2)), busy.sleep(0.6))
+    async with Mesh(observe=False, blocked_loop=None) as mesh:
+        await (await mesh.spawn(Busy)).block(0.6)
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+def test_warnings_about_one_thing_are_counted_rather_than_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr("tinker_actors.actors.pulse.time.monotonic", lambda: now[0])
+    quiet = Quiet()
+    assert quiet.passes("a") == ""
+    assert quiet.passes("a") is None
+    assert quiet.passes("b") == ""
+    assert quiet.passes("a") is None
+    now[0] += 31
+    assert quiet.passes("a") == " (2 more since the last such warning)"
+
+
+@pytest.mark.parametrize("bad", [0, -1.0, float("nan")])
+async def test_thresholds_that_mean_nothing_are_refused(bad: float) -> None:
+    with pytest.raises(ValueError, match="slow_handler"):
+        Mesh(slow_handler=bad)
+    with pytest.raises(ValueError, match="blocked_loop"):
+        Mesh(blocked_loop=bad)
+
+
+# The window
+
+
+@pytest.fixture
+def own_tmp(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A temporary folder with a path short enough for sockets, so that no other program's meshes are seen."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        monkeypatch.setattr("tempfile.tempdir", folder)
+        yield Path(folder)
+
+
+async def ps(*arguments: str, folder: Path) -> tuple[int, str]:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "tinker_actors.cli", *arguments),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+        env=os.environ | {"TMPDIR": str(folder)},
+    )
+    output, _ = await process.communicate()
+    return process.returncode or 0, output.decode()
+
+
+async def test_another_process_sees_the_mesh_until_it_ends(own_tmp: Path) -> None:
+    async with Mesh(nodes=2, name="seen") as mesh:
+        counter = await mesh.spawn(Counter, name="counter")
+        await counter.add(1)
+        (found,) = running_meshes()
+        assert (found.name, found.pid, found.nodes) == ("seen", os.getpid(), 2)
+        seen = await asyncio.to_thread(fetch, found)
+        own = await mesh.describe()
+        assert isinstance(seen, MeshDescription)
+        assert seen.actor("counter").handled == 1
+        assert [node.pid for node in seen.nodes] == [node.pid for node in own.nodes]
+        assert dataclasses.asdict(seen).keys() == dataclasses.asdict(own).keys()
+        assert stat.S_IMODE((found.folder / "window").stat().st_mode) == 0o600
+    assert running_meshes() == []
+    with pytest.raises(RunError, match="can't be reached"):
+        fetch(found)
+
+
+async def test_the_window_answers_one_request_only_and_survives_the_rest(own_tmp: Path) -> None:
+    async with Mesh(name="seen") as mesh:
+        (found,) = running_meshes()
+        path = str(found.folder / "window")
+        for request in (b"stop\n", b"x" * 100_000, b"", b"describe", os.urandom(50) + b"\n"):
+            reader, writer = await asyncio.open_unix_connection(path)
+            with contextlib.suppress(OSError):
+                writer.write(request)
+                writer.write_eof()
+                assert await reader.read() == b""
+            writer.close()
+        idle = [await asyncio.open_unix_connection(path) for _ in range(40)]
+        for _, writer in idle:
+            writer.close()
+        await until(lambda: len(mesh._window._tasks) == 0)  # type: ignore[union-attr]
+        seen = await asyncio.to_thread(fetch, found)
+        assert seen.name == "seen"
+
+
+async def test_meshes_are_chosen_by_name_or_pid_and_listed_otherwise(own_tmp: Path) -> None:
+    with pytest.raises(RunError, match="no mesh of this user"):
+        choose(None)
+    async with Mesh(name="one"):
+        assert choose(None).name == "one"
+        assert choose(str(os.getpid())).name == "one"
+        async with Mesh(name="two"), Mesh(observe=False, name="hidden"):
+            assert choose("two").name == "two"
+            assert [mesh.name for mesh in running_meshes()] == ["one", "two"]
+            for which, text in ((None, "several"), (str(os.getpid()), "several"), ("hidden", "no mesh is called")):
+                with pytest.raises(RunError, match=text):
+                    choose(which)
+
+
+async def test_folders_of_others_and_of_the_dead_are_passed_over(own_tmp: Path) -> None:
+    record = {"name": "stale", "pid": 1, "nodes": 1, "started": 0.0, "command": []}
+    for name, mode, text in (
+        ("stale", 0o700, json.dumps(record)),
+        ("open", 0o755, json.dumps(record)),
+        ("broken", 0o700, "{"),
+        ("odd", 0o700, "[]"),
+        ("empty", 0o700, ""),
+    ):
+        folder = own_tmp / f"tinker-actors-{name}"
+        folder.mkdir(mode=mode)
+        (folder / "mesh.json").write_text(text)
+    async with Mesh(name="alive"):
+        assert [mesh.name for mesh in running_meshes()] == ["alive"]
+
+
+async def test_ps_prints_a_table_and_json_and_top_draws(own_tmp: Path) -> None:
+    async with Mesh(nodes=2, name="shown") as mesh:
+        counter = await mesh.spawn(Counter, name="counter")
+        await counter.add(1)
+        code, table = await ps("ps", folder=own_tmp)
+        assert code == 0
+        assert table.startswith(f"shown (pid {os.getpid()})")
+        row = next(line.split() for line in table.splitlines() if line.startswith("counter"))
+        assert row[:6] == ["counter", "Counter", "1", "running", "0/1024", "1"]
+        code, text = await ps("ps", "shown", "--json", folder=own_tmp)
+        (described,) = json.loads(text)
+        assert code == 0
+        assert [actor["name"] for actor in described["actors"]] == ["counter"]
+        code, screen = await ps("top", "--count", "2", "--interval", "0.1", folder=own_tmp)
+        assert code == 0
+        assert "counter" in screen
+        async with Mesh(name="second"):
+            code, text = await ps("ps", folder=own_tmp)
+            assert code == 0
+            assert "shown" in text
+            assert "second" in text
+            code, text = await ps("top", folder=own_tmp)
+            assert code == 2
+            assert "several meshes" in text
+
+
+async def test_top_ends_with_its_mesh(own_tmp: Path) -> None:
+    mesh = Mesh(name="brief")
+    async with mesh:
+        top = asyncio.ensure_future(ps("top", "--interval", "0.05", folder=own_tmp))
+        await until(lambda: mesh._window is not None and bool(mesh._window._tasks))
+    code, screen = await top
+    assert code in (0, 2)
+    assert "brief" in screen
+
+
+async def test_a_mesh_works_where_no_folder_can_be_made(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse() -> None:
+        raise OSError("read-only file system")
+
+    monkeypatch.setattr("tinker_actors.actors.mesh.PrivateFolder", refuse)
+    async with Mesh() as mesh:
+        assert await (await mesh.spawn(Counter)).add(1) == 1
+        assert mesh.folder is None
+    assert "read-only" in caplog.text
+
+
+def test_a_description_of_a_blocked_mesh_is_refused_in_time(own_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tinker_actors.actors.attach.PATIENCE", 0.3)
+    program = (
+        "import asyncio, time\nfrom tinker_actors.actors import Mesh\n"
+        "async def main():\n  async with Mesh(name='stuck', blocked_loop=None):\n"
+        "    print('up', flush=True)\n    time.sleep(60)\n"
+        "asyncio.run(main())"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, env=os.environ | {"TMPDIR": str(own_tmp)}
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"up\n"
+        with pytest.raises(RunError, match="may be blocked"):
+            fetch(choose("stuck"))
+    finally:
+        process.kill()
+        process.communicate()
