@@ -365,6 +365,9 @@ class Parent(Actor):
     async def lookup(self, name: str) -> Any:
         return self.mesh.get(name)
 
+    async def child_breaks(self) -> None:
+        await self.child.breaks()
+
     async def watch_child(self) -> str:
         async for event in self.mesh.watch(self.child):
             return f"{type(event).__name__}: {event.reason!r}"

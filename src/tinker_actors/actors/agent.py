@@ -20,6 +20,7 @@ from tinker_actors.actors.survey import Survey
 from tinker_actors.actors.view import Order
 
 if TYPE_CHECKING:
+    from tinker_actors.actors.dead_letters import Lost
     from tinker_actors.actors.events import Event
 
 SYSTEM_MAILBOX = 1 << 20
@@ -166,6 +167,11 @@ class NodeAgent(Actor):
     async def survey(self) -> Survey:
         """What there is to say of this node and its actors now."""
         return await self._node.surveyor.look()
+
+    @concurrent
+    async def letters(self) -> dict[Lost, int]:
+        """How many dead letters there were on this node, by cause."""
+        return self._node.letters.by_cause
 
     @concurrent
     async def leave(self) -> None:

@@ -7,7 +7,7 @@ import itertools
 import logging
 import weakref
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -59,6 +59,7 @@ class Directory:
         self._next_node = itertools.count().__next__
         self._tasks: set[asyncio.Task[None]] = set()
         self.families = Families(self)
+        self.unattended: Callable[[Entry, BaseException], None] | None = None  # told of failures that nobody else is
         self.closing = False
 
     # Spawning
@@ -218,7 +219,10 @@ class Directory:
             watch.put(event)
         if reason is not None and entry.started and not self.closing:
             logger.error("actor %s ended: %s: %s", entry.ref.address.name, type(reason).__name__, reason)
-            if parent is not None and entry.policy.mode is not Restart.NEVER:
+            escalates = parent is not None and entry.policy.mode is not Restart.NEVER
+            if self.unattended is not None and not escalates and not len(entry.watches):
+                self.unattended(entry, reason)
+            if parent is not None and escalates:
                 error = ActorDiedError(f"child {entry.ref.address.name} failed beyond its restart policy: {reason}")
                 error.__cause__ = reason
                 self.background(self._fail(parent, error))

@@ -7,10 +7,10 @@ import contextlib
 import logging
 import secrets
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from tinker_actors.actors import survey
 from tinker_actors.actors.agent import DirectoryActor
@@ -29,6 +29,7 @@ from tinker_actors.actors.window import Window
 from tinker_actors.errors import ConfigError
 
 if TYPE_CHECKING:
+    from tinker_actors.actors.checked import CheckedMesh, Unattended
     from tinker_actors.actors.children import Children
     from tinker_actors.actors.description import MeshDescription
     from tinker_actors.actors.guests import Guests
@@ -154,6 +155,24 @@ class Mesh(MeshView):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._close()
+
+    @classmethod
+    def test(cls, *, allow: Iterable[Unattended | str] = (), **options: Any) -> CheckedMesh:
+        """A mesh for tests, to be used as one; when its block is left, it fails if the test left something unattended.
+
+        That is: actors that did not end within `stop_timeout` seconds (1.0 here), actors that ended by a failure
+        while nobody watched them, and dead letters. If the block itself raised, that error gets it as a note.
+
+        Args:
+            allow: what not to fail for: "leaks", "failures", "dead_letters".
+            **options: see `Mesh`.
+
+        Raises:
+            AssertionError: at the end of the block, naming what was found.
+        """
+        from tinker_actors.actors.checked import CheckedMesh
+
+        return CheckedMesh(allow=allow, **options)
 
     @property
     def pids(self) -> dict[int, int]:
