@@ -23,7 +23,7 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what libraries print is no answer
     module: Any = importlib.import_module(f"benchmarks.actor_peers.{SYSTEMS[sys.argv[1]][0]}")
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
         runner.run(_serve(module, answers))
 
 
@@ -43,7 +43,8 @@ async def _serve(module: Any, answers: Any) -> None:
             await module.stop()
 
 
-def _loop_factory() -> Any:
+def loop_factory() -> Any:
+    """uvloop's, where it is installed."""
     try:
         import uvloop
     except ImportError:

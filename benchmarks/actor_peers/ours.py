@@ -7,8 +7,12 @@ import contextlib
 import logging
 import os
 import signal
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +20,7 @@ import numpy as np
 from benchmarks.actor_peers import measure
 from benchmarks.actor_peers.actors_of_ours import Counter
 from tinker_actors.actors import Mesh, NodeDiedError, RestartPolicy
+from tinker_actors.actors.keys import Keys, generate
 
 DEADLINE = 60.0  # seconds: every ask carries one
 _stack = contextlib.AsyncExitStack()
@@ -29,8 +34,32 @@ async def stop() -> None:
 
 async def _mesh(kind: str) -> Any:
     if kind not in _meshes:
-        _meshes[kind] = await _stack.enter_async_context(Mesh(nodes=1 if kind == "local" else 2))
+        if kind.startswith("tcp"):
+            _meshes[kind] = await _joined_mesh(curve=kind == "tcp_curve")
+        else:
+            _meshes[kind] = await _stack.enter_async_context(Mesh(nodes=1 if kind == "local" else 2))
     return _meshes[kind]
+
+
+async def _joined_mesh(*, curve: bool) -> Any:
+    """A mesh that another process has joined over tcp, as from another host; actors go there."""
+    own, other = None, ""
+    if curve:
+        folder = Path(_stack.enter_context(tempfile.TemporaryDirectory()))
+        generate(folder, ["head", "other"])
+        own, other = Keys.load(folder / "head.secret"), str(folder / "other.secret")
+    others: list[asyncio.subprocess.Process] = []
+    _stack.callback(lambda: [process.stdin.close() for process in others if process.stdin])  # after the mesh has ended
+    mesh = await _stack.enter_async_context(Mesh(listen="tcp://127.0.0.1:0", keys=own))
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "benchmarks.actor_peers.joined", mesh.url or "", other),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    others.append(process)
+    assert process.stdout is not None
+    await process.stdout.readline()
+    return mesh
 
 
 async def _counter(kind: str) -> Any:
@@ -129,6 +158,8 @@ CASES = {
     "oneway_64mib": _one_way(64 * measure.MIB),
     "barrier_1000_local": _barrier(1),
     "barrier_1000_ipc": _barrier(5),
+    "asks_pipelined_256_tcp": _pipelined("tcp"),
+    "asks_pipelined_256_tcp_curve": _pipelined("tcp_curve"),
     "spawn_10000_local": _spawn_time,
     "spawn_10000_local_memory": _spawn_memory,
     "kill_to_error_ipc": _kill_to_error,

@@ -265,15 +265,15 @@ class RemoteTarget:
             CodecError: the arguments can't be sent.
             MailboxFull: no room, and `wait` is False.
         """
-        node = self.node
-        node.exchange.require(self.address.node)
-        data, frames = node.exchange.encode(parts)
-        pending.size = len(data) + sum(frame.nbytes for frame in frames) if frames else len(data)
-        if not self._parked and self._has_room(pending.size):
+        exchange = self.node.exchange
+        exchange.require(self.address.node)
+        data, frames = exchange.encode(parts)
+        size = pending.size = len(data) + sum(frame.nbytes for frame in frames) if frames else len(data)
+        if not self._parked and (not self.outstanding or self._has_room(size)):
             self._send(pending, data, frames)
         elif wait:
             self._parked.append((pending, data, frames))
-            node.exchange.busy.add(self)
+            exchange.busy.add(self)
         else:
             raise self.full()
 
@@ -318,14 +318,15 @@ class RemoteTarget:
         return self.outstanding <= self.address.mailbox and (not self.outstanding or self.bytes + size <= WINDOW_BYTES)
 
     def _send(self, pending: Pending, data: bytes, frames: Sequence[Frame]) -> None:
+        exchange, ident = self.node.exchange, pending.id
         if not self.outstanding:
-            self.node.exchange.busy.add(self)
+            exchange.busy.add(self)
         self.outstanding += 1
         pending.sent = True
         self.bytes += pending.size
-        if not pending.id:
-            self._tells.append(pending.size)
+        if ident:
+            exchange.pending[ident] = pending
         else:
-            self.node.exchange.pending[pending.id] = pending
-        system = self.address.id < SYSTEM_IDS
-        self.node.exchange.send_request(self.address.node, (self.address.id,), pending.id, data, frames, system=system)
+            self._tells.append(pending.size)
+        address = self.address
+        exchange.send_request(address.node, (address.id,), ident, data, frames, system=address.id < SYSTEM_IDS)

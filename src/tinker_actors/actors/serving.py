@@ -32,7 +32,11 @@ class Serving:
 
     def ask(self, parts: list[Any]) -> None:
         """An ASK or STREAM envelope."""
-        _, ident, actor, method, args, kwargs, meta, *rest = parts
+        if len(parts) == 7:
+            _, ident, actor, method, args, kwargs, meta = parts
+            credits = 0
+        else:
+            _, ident, actor, method, args, kwargs, meta, credits = parts
         chain: Chain = ()
         due = trace = None
         wait = True
@@ -46,11 +50,11 @@ class Serving:
                 due = self.node.loop.time() + left
             chain = tuple([(int(step), str(label)) for step, label in steps])
             wait = not nowait
-        if not rest:
+        if len(parts) == 7:
             message = RemoteAsk(self, ident, actor, method, tuple(args), kwargs or {}, chain, due, trace)
         else:
             message = RemoteStream(self, ident, actor, method, tuple(args), kwargs or {}, chain, due, trace)
-            message.credits = int(rest[0])
+            message.credits = int(credits)
         if self._tombstones and self._tombstones.pop(ident, 0) is None:
             message.fail(asyncio.CancelledError())
             return
