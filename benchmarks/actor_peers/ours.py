@@ -96,10 +96,12 @@ def _cpu(kind: str) -> Callable[[int], Awaitable[float]]:
     return case
 
 
-def _one_way(size: int) -> Callable[[int], Awaitable[float]]:
+def _one_way(size: int, *, in_arena: bool = False) -> Callable[[int], Awaitable[float]]:
     async def case(count: int) -> float:
         counter = await _counter("ipc")
         data = np.ones(size, np.uint8)
+        if in_arena:
+            data = (await _mesh("ipc")).put(data)
         return await measure.one_way(lambda: counter.take(data), size, count)
 
     return case
@@ -156,6 +158,7 @@ CASES = {
     "cpu_per_ask_local": _cpu("local"),
     "oneway_1mib": _one_way(measure.MIB),
     "oneway_64mib": _one_way(64 * measure.MIB),
+    "oneway_64mib_in_arena": _one_way(64 * measure.MIB, in_arena=True),
     "barrier_1000_local": _barrier(1),
     "barrier_1000_ipc": _barrier(5),
     "asks_pipelined_256_tcp": _pipelined("tcp"),

@@ -14,6 +14,7 @@ LARGE: Final = 65_536  # bytes
 LOOKED_AT: Final = 16  # items of a container
 DEPTH: Final = 4  # containers within containers
 
+_PLAIN: Final = frozenset({int, str, float, bool, None.__class__})
 _BIN32: Final = re.compile(rb"\xc6(?!\x00\x00)", re.DOTALL)
 
 
@@ -34,7 +35,7 @@ def has_large(items: Iterable[Any], depth: int = DEPTH) -> bool:
     """Whether a quick look finds large bytes."""
     for item in items:
         kind = item.__class__
-        if kind is int or kind is str or item is None:
+        if kind in _PLAIN:
             continue
         if kind is bytes or kind is bytearray:
             if len(item) >= LARGE:

@@ -95,7 +95,7 @@ class Codec:
         """
         self._frames = frames
         try:
-            if frames is not None and buffers.has_large((value,)):
+            if frames is not None and buffers.has_large(value if value.__class__ is list else (value,)):
                 return self._encode_lifted(value)
             data = self._packers[0].pack(value)
             if frames is not None and len(data) >= OUT_OF_BAND and buffers.holds_large(data):
