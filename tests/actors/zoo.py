@@ -338,6 +338,19 @@ class DiesTwice(Actor):
         return os.getpid()
 
 
+class EndsLater(Actor):
+    """Ends by itself, or fails, some time after it was told to."""
+
+    def __init__(self, how: str) -> None:
+        self.how = how
+
+    async def go(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+        if self.how == "fail":
+            raise ActorFailure("later")
+        self.exit()
+
+
 class Greeter(Actor):
     """Finds another actor by name and talks to it while it starts."""
 

@@ -172,6 +172,7 @@ class Guests:
 
         Returns the names that are in use, and those of its actors that nobody knows any more.
         """
+        self._forgive(guest)
         member = guest.member
         peer = self._node.exchange.find_peer(member.index)
         member.network = None if peer is None or peer.wire is None else peer.wire.url
@@ -250,6 +251,9 @@ class Guests:
         error = NodeDiedError(why)
         del self._guests[index]
         self._network.expected.pop(index, None)
+        peer = self._node.exchange.find_peer(index)
+        if peer is not None:
+            self._network.refuse(peer)
         self._roster.down(guest.member, error, final=True)
         del self._roster.members[index]
         for entry in [*self.directory.node_lost(index, error), *guest.revived]:

@@ -7,11 +7,13 @@ sides forget what the other has asked. ZeroMQ connects again by itself; then the
     HELLO ... session, heard     my connection to you is my `session`-th; the last of yours that I heard of is `heard`
 
 A side that hears of a new session without having lost its own connection resets the link too; one whose session was
-not heard greets once more. Nothing is sent through a link before both have heard of each other.
+not heard greets once more. Nothing is sent through a link before both have heard of each other. Whoever is no longer
+known to the other side, or not yet, is told so by a `STRANGER` on its own connection, and greets again.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -38,6 +40,7 @@ logger = logging.getLogger(__name__)
 
 PATIENCE = 5.0  # seconds that requests wait for a first connection
 JOINING = b"join "
+STRANGER = b"\x00"
 _THERE = b"tcp "  # begins the names of senders that came in through the network
 
 
@@ -71,6 +74,14 @@ class Wire(Outbound):
         super().__init__(exchange.context, exchange.loop, endpoint.url, name, exchange.schedule, configure)
         self.patience = exchange.loop.call_later(PATIENCE, network.lost, peer, self, "there is no connection to it")
 
+    def is_unknown(self) -> bool:
+        """Whether the other side has said so since the last time."""
+        said = False
+        with contextlib.suppress(zmq.Again):
+            while not self._socket.closed:
+                said = self._socket.recv(zmq.DONTWAIT) == STRANGER or said
+        return said
+
     def close(self, linger: int = 0) -> None:
         """Close it for good."""
         self.patience.cancel()
@@ -102,6 +113,7 @@ class Network:
         self.expected: dict[int, tuple[int, str | None]] = {}
         self.security = Security(exchange.context, keys)
         self._inbound: Inbound | None = None
+        self._beating = exchange.loop.call_later(ping, self._beat)
 
     def listen(self, endpoint: Endpoint) -> Endpoint:
         """Bind the inbound socket; returns where.
@@ -129,6 +141,7 @@ class Network:
 
     def close(self) -> None:
         """Stop listening."""
+        self._beating.cancel()
         if self._inbound is not None:
             self._inbound.close()
         self.security.close()
@@ -182,6 +195,7 @@ class Network:
         """
         exchange = self.exchange
         if parts[0] != envelope.HELLO:
+            self._refuse(identity)
             if self._is_cut(identity):
                 return  # sent before its sender knew of the cut, and failed there too
             raise CodecError(f"a message from {identity!r}, which has not said hello")
@@ -192,7 +206,7 @@ class Network:
             exchange.connect(index, incarnation, url, self.expected.pop(index)[1])
         peer = exchange.find_peer(index)
         if peer is None or peer.wire is None or peer.dead is not None or incarnation != peer.incarnation:
-            logger.debug("a hello of node %s.%s, which is not known here (yet, or any more)", index, incarnation)
+            self._refuse(identity)  # not known yet, or any more
             return
         if identity != peer.identity:
             raise CodecError(f"{identity!r} calls itself node {index}")
@@ -210,6 +224,11 @@ class Network:
         if peer.wire is wire:
             wire.is_up = False
             self._reset(peer, wire, why)
+            self._refuse(peer.identity)
+
+    def refuse(self, peer: Peer) -> None:
+        """Tell a peer that was given up."""
+        self._refuse(peer.identity)
 
     def _reset(self, peer: Peer, wire: Wire, why: str) -> None:
         wire.heard = 0
@@ -219,7 +238,8 @@ class Network:
         peer.cut = NodeUnreachableError(f"node {peer.index} at {wire.url} can't be reached: {why}")
         if not first:
             return
-        logger.warning("node %d at %s can't be reached: %s", peer.index, wire.url, why)
+        level = logging.WARNING if peer.is_announced else logging.INFO
+        logger.log(level, "node %d at %s can't be reached: %s", peer.index, wire.url, why)
         self.exchange.fail_peer(peer, peer.cut)
         peer.serving = self._serving(peer)
         if self.linked is not None:
@@ -248,6 +268,21 @@ class Network:
 
         name = exchange.identity_to(peer) + SUFFIX
         return Outbound(exchange.context, exchange.loop, wire.url, name, exchange.schedule, configure)
+
+    def _refuse(self, identity: bytes) -> None:
+        if self._inbound is not None:
+            self._inbound.reply(identity.removeprefix(_THERE), STRANGER)
+
+    def _beat(self) -> None:
+        """See what came back on the outbound connections; their descriptors make no edge that could be relied on."""
+        self._beating = self.exchange.loop.call_later(self.ping, self._beat)
+        for peer in list(self.exchange.peers()):
+            wire = peer.wire
+            if wire is not None and wire.is_unknown() and wire.is_up:
+                if peer.link is wire:
+                    self._reset(peer, wire, "it broke off the link")
+                wire.session += 1
+                self._greet(wire)
 
     def _greet(self, wire: Wire) -> None:
         wire.put(self.exchange.hello(wire.session, wire.heard), now=True)

@@ -64,5 +64,5 @@ class Security:
         if self._keys is None:
             return "it broke off the handshake: it expects keys (`keys=`), and this host was given none"
         if event == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL:
-            return "it answers without keys, but this host was given some"
-        return "it broke off the handshake: its own key is another one than expected here"
+            return "it has no keys, but this host was given some"
+        return "it broke off the handshake: its own key is another one than expected here, or it has no keys"
