@@ -190,8 +190,9 @@ async def test_a_killed_guests_calls_fail_at_once_and_its_actors_end() -> None:
         async with Mesh.join(mesh.url or "", name="third") as third:
             log = await mesh.spawn(Log, node=1)
             chain = await mesh.spawn(Chain, node=third.node)
-            held = [asyncio.create_task(log.hold()), asyncio.create_task(chain.hold_other(log))]
+            held = [asyncio.create_task(log.hold())]
             await log.wait_for("hold begins")
+            held.append(asyncio.create_task(chain.hold_other(log)))
             events = mesh.watch(log)
             loop = asyncio.get_running_loop()
             began = loop.time()
@@ -244,9 +245,10 @@ async def test_a_silent_link_fails_its_calls_within_two_and_a_half_pings_and_res
         far = await mesh.spawn(Chain, node=2)
         home = await mesh.spawn(Log, node=0)
         assert await counter.add(1) == 1
-        held = [asyncio.create_task(call) for call in (log.hold(), near.hold_other(log))]
-        back = asyncio.create_task(far.hold_other(home))
+        held = [asyncio.create_task(log.hold())]
         await log.wait_for("hold begins")
+        held.append(asyncio.create_task(near.hold_other(log)))
+        back = asyncio.create_task(far.hold_other(home))
         await home.wait_for("nested begins")
         events = mesh.watch(counter)
         loop = asyncio.get_running_loop()

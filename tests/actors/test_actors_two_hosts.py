@@ -1,0 +1,122 @@
+"""Two hosts with a network between them that can be cut, and one that is slow and lossy; with keys, as between any two.
+
+The tests that are imported here are those of the semantic suite, run across the slow and lossy network.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import namespaces
+import pytest
+from guests import guest
+from namespaces import HOSTS, Hosts
+from test_actors_calls import (
+    test_a_cycle_through_other_actors_is_refused,
+    test_cancelling_an_ask_cancels_the_handler_and_the_actor_goes_on,
+)
+from test_actors_failure import (
+    test_a_failure_beyond_the_policy_escalates_to_the_parent,
+    test_a_handlers_error_reaches_the_asker_and_the_actor_lives,
+    test_actor_failure_fails_the_ask_and_restarts_from_the_constructor,
+    test_stop_drains_then_refuses,
+)
+from test_actors_messages import (
+    test_a_slow_reader_slows_the_producer,
+    test_a_tell_is_served_before_the_same_senders_next_ask,
+    test_large_and_small_arrays_arrive_writable_and_equal,
+    test_messages_of_one_sender_are_served_in_order,
+)
+from zoo import Chain, Counter, Log
+
+from tinker_actors.actors import DeadlineExceeded, Keys, Mesh, NodeUnreachableError
+from tinker_actors.actors.keys import generate
+
+__all__ = [
+    "test_a_cycle_through_other_actors_is_refused",
+    "test_a_failure_beyond_the_policy_escalates_to_the_parent",
+    "test_a_handlers_error_reaches_the_asker_and_the_actor_lives",
+    "test_a_slow_reader_slows_the_producer",
+    "test_a_tell_is_served_before_the_same_senders_next_ask",
+    "test_actor_failure_fails_the_ask_and_restarts_from_the_constructor",
+    "test_cancelling_an_ask_cancels_the_handler_and_the_actor_goes_on",
+    "test_large_and_small_arrays_arrive_writable_and_equal",
+    "test_messages_of_one_sender_are_served_in_order",
+    "test_stop_drains_then_refuses",
+]
+
+LISTEN = f"tcp://{HOSTS[0]}:0"
+PING = 0.3
+
+
+@pytest.fixture
+def hosts() -> Iterator[Hosts]:
+    hosts = namespaces.make()
+    try:
+        yield hosts
+    finally:
+        namespaces.remove(hosts)
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> Path:
+    generate(tmp_path / "keys", ["head", "worker"])
+    return tmp_path / "keys"
+
+
+@pytest.fixture
+async def mesh(hosts: Hosts, keys: Path) -> AsyncIterator[Mesh]:
+    """Node 0 on one host, the other, where the actors are, behind 50 ms each way and 1 % loss."""
+    with hosts.inside(0):
+        async with Mesh(listen=LISTEN, keys=Keys.load(keys / "head.secret")) as mesh:
+            async with guest(mesh, "--keys", str(keys / "worker.secret"), prefix=hosts.prefix(1)):
+                hosts.delay, hosts.loss = 0.05, 0.01
+                yield mesh
+                hosts.delay = hosts.loss = 0.0
+
+
+async def test_calls_during_a_cut_fail_typed_in_time_and_the_link_resumes_after_it(hosts: Hosts, keys: Path) -> None:
+    with hosts.inside(0):
+        async with (
+            Mesh(nodes=2, listen=LISTEN, keys=Keys.load(keys / "head.secret"), ping=PING) as mesh,
+            guest(mesh, "--keys", str(keys / "worker.secret"), count=3, prefix=hosts.prefix(1)),
+        ):
+            counter = await mesh.spawn(Counter, node=2)
+            log = await mesh.spawn(Log, node=2)
+            near = await mesh.spawn(Chain, node=1)
+            home = await mesh.spawn(Log, node=0)
+            far = await mesh.spawn(Chain, node=2)
+            assert await counter.add(1) == 1
+            for _ in range(2):
+                begun = (await home.peek()).count("nested cancelled")
+                held = [asyncio.create_task(log.hold())]
+                await log.wait_for("hold begins", begun + 1)
+                held.append(asyncio.create_task(near.hold_other(log)))
+                back = asyncio.create_task(far.hold_other(home))
+                await home.wait_for("nested begins", begun + 1)
+                loop = asyncio.get_running_loop()
+                began = loop.time()
+                hosts.is_cut = True
+                with pytest.raises((DeadlineExceeded, NodeUnreachableError)):
+                    await counter.options(timeout=0.1).value()
+                assert loop.time() - began < 0.3
+                for task in (*held, back):
+                    with pytest.raises(NodeUnreachableError):
+                        await task
+                assert loop.time() - began < 2.5 * PING + 0.1
+                with pytest.raises(NodeUnreachableError):
+                    await counter.value()
+                hosts.is_cut = False
+                async with asyncio.timeout(15):
+                    while not await _answers(counter):  # noqa: ASYNC110
+                        await asyncio.sleep(0.02)
+                await log.wait_for("hold cancelled", begun + 1)
+                await home.wait_for("nested cancelled", begun + 1)
+            assert await counter.value() == 1
+
+
+async def _answers(counter: Counter) -> bool:
+    try:
+        return await counter.value() == 1
+    except NodeUnreachableError:
+        return False
