@@ -96,7 +96,7 @@ async def test_a_guest_that_leaves_serves_what_waits_first_and_its_answers_arriv
             log = await mesh.spawn(Log)
             asks = [asyncio.create_task(log.note(str(number))) for number in range(500)]
             echoes = await mesh.spawn(Echo)
-            large = asyncio.create_task(echoes.echo(b"x" * 20_000_000))
+            large = asyncio.create_task(echoes.zeros(20_000_000))
             await asyncio.sleep(0)
         assert await asyncio.gather(*asks) == [None] * 500
         assert len(await large) == 20_000_000

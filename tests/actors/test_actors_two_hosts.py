@@ -24,7 +24,7 @@ from test_actors_failure import (
 from test_actors_messages import (
     test_a_slow_reader_slows_the_producer,
     test_a_tell_is_served_before_the_same_senders_next_ask,
-    test_large_and_small_arrays_arrive_writable_and_equal,
+    test_arrays_arrive_equal_and_small_ones_writable,
     test_messages_of_one_sender_are_served_in_order,
 )
 from zoo import Chain, Counter, Log
@@ -39,8 +39,8 @@ __all__ = [
     "test_a_slow_reader_slows_the_producer",
     "test_a_tell_is_served_before_the_same_senders_next_ask",
     "test_actor_failure_fails_the_ask_and_restarts_from_the_constructor",
+    "test_arrays_arrive_equal_and_small_ones_writable",
     "test_cancelling_an_ask_cancels_the_handler_and_the_actor_goes_on",
-    "test_large_and_small_arrays_arrive_writable_and_equal",
     "test_messages_of_one_sender_are_served_in_order",
     "test_stop_drains_then_refuses",
 ]
@@ -68,7 +68,7 @@ def keys(tmp_path: Path) -> Path:
 async def mesh(hosts: Hosts, keys: Path) -> AsyncIterator[Mesh]:
     """Node 0 on one host, the other, where the actors are, behind 50 ms each way and 1 % loss."""
     with hosts.inside(0):
-        async with Mesh(listen=LISTEN, keys=Keys.load(keys / "head.secret")) as mesh:
+        async with Mesh(listen=LISTEN, keys=Keys.load(keys / "head.secret")) as mesh:  # noqa: SIM117
             async with guest(mesh, "--keys", str(keys / "worker.secret"), prefix=hosts.prefix(1)):
                 hosts.delay, hosts.loss = 0.05, 0.01
                 yield mesh

@@ -87,6 +87,9 @@ class Echo(Actor):
     async def keywords(self, *args: Any, **kwargs: Any) -> Any:
         return [args, kwargs]
 
+    async def zeros(self, n: int) -> bytes:
+        return bytes(n)
+
     async def unsendable(self) -> Any:
         return object()
 

@@ -119,6 +119,8 @@ class JoinedMesh(MeshView):
             with contextlib.suppress(ActorError, TimeoutError):
                 async with asyncio.timeout(self._patience):
                     await self._desk.leave()
+                    while node.exchange.has_unsent:  # noqa: ASYNC110 - for a moment, at the end
+                        await asyncio.sleep(0.005)
         finally:
             self._end(None)
 

@@ -44,7 +44,29 @@ STRANGER = b"\x00"
 _THERE = b"tcp "  # begins the names of senders that came in through the network
 
 
-class Wire(Outbound):
+class Connection(Outbound):
+    """A connection to another host, watched by `on_event(event, value)`."""
+
+    def __init__(
+        self, network: Network, endpoint: Endpoint, key: str | None, name: bytes, on_event: Callable[[int, int], None]
+    ) -> None:
+        self._monitor: Monitor | None = None
+        exchange = network.exchange
+
+        def configure(socket: zmq.Socket[bytes]) -> None:
+            network.security.configure_client(socket, key, network.ping, is_ipv6=endpoint.is_ipv6)
+            self._monitor = Monitor(exchange.loop, socket, LINK, on_event)
+
+        super().__init__(exchange.context, exchange.loop, endpoint.url, name, exchange.schedule, configure)
+
+    def close(self, linger: int = 0) -> None:
+        """Close it for good."""
+        if self._monitor is not None:
+            self._monitor.close()
+        super().close(linger)
+
+
+class Wire(Connection):
     """One peer's outbound connection and what it is at.
 
     Attributes:
@@ -60,19 +82,13 @@ class Wire(Outbound):
         self.url = endpoint.url
         self.endpoint = endpoint
         self.key = key
-        self._monitor: Monitor | None = None
-        exchange = network.exchange
-
-        def configure(socket: zmq.Socket[bytes]) -> None:
-            network.security.configure_client(socket, key, network.ping, is_ipv6=endpoint.is_ipv6)
-            self._monitor = Monitor(exchange.loop, socket, LINK, event)
 
         def event(kind: int, value: int) -> None:
             network.event(peer, self, kind, value)
 
-        name = exchange.identity_to(peer)
-        super().__init__(exchange.context, exchange.loop, endpoint.url, name, exchange.schedule, configure)
-        self.patience = exchange.loop.call_later(PATIENCE, network.lost, peer, self, "there is no connection to it")
+        super().__init__(network, endpoint, key, network.exchange.identity_to(peer), event)
+        loop = network.exchange.loop
+        self.patience = loop.call_later(PATIENCE, network.lost, peer, self, "there is no connection to it")
 
     def is_unknown(self) -> bool:
         """Whether the other side has said so since the last time."""
@@ -85,8 +101,6 @@ class Wire(Outbound):
     def close(self, linger: int = 0) -> None:
         """Close it for good."""
         self.patience.cancel()
-        if self._monitor is not None:
-            self._monitor.close()
         super().close(linger)
 
 
@@ -260,14 +274,20 @@ class Network:
             self.linked(peer.index, True)
 
     def _connect_for_chunks(self, peer: Peer, wire: Wire) -> Outbound:
-        """A second connection to a peer, for its large data."""
-        exchange = self.exchange
+        """A second connection to a peer, for its large data; its end is the link's."""
 
-        def configure(socket: zmq.Socket[bytes]) -> None:
-            self.security.configure_client(socket, wire.key, self.ping, is_ipv6=wire.endpoint.is_ipv6)
+        def event(kind: int, value: int) -> None:
+            if peer.link is wire and kind == zmq.EVENT_DISCONNECTED:
+                self._renew(peer, wire, "its connection for large data broke")
 
-        name = exchange.identity_to(peer) + SUFFIX
-        return Outbound(exchange.context, exchange.loop, wire.url, name, exchange.schedule, configure)
+        return Connection(self, wire.endpoint, wire.key, self.exchange.identity_to(peer) + SUFFIX, event)
+
+    def _renew(self, peer: Peer, wire: Wire, why: str) -> None:
+        """Begin a link anew whose own connection stands."""
+        if peer.link is wire:
+            self._reset(peer, wire, why)
+        wire.session += 1
+        self._greet(wire)
 
     def _refuse(self, identity: bytes) -> None:
         if self._inbound is not None:
@@ -279,10 +299,7 @@ class Network:
         for peer in list(self.exchange.peers()):
             wire = peer.wire
             if wire is not None and wire.is_unknown() and wire.is_up:
-                if peer.link is wire:
-                    self._reset(peer, wire, "it broke off the link")
-                wire.session += 1
-                self._greet(wire)
+                self._renew(peer, wire, "it broke off the link")
 
     def _greet(self, wire: Wire) -> None:
         wire.put(self.exchange.hello(wire.session, wire.heard), now=True)

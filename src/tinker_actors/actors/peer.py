@@ -152,6 +152,14 @@ class PeerTable:
             [envelope.HELLO, node.mesh, node.index, node.incarnation, self.url, network, session, heard]
         )
 
+    @property
+    def has_unsent(self) -> bool:
+        """Whether anything for a peer that can be reached has not been handed to ZeroMQ yet."""
+        return any(
+            peer.link is not None and not (peer.link.is_idle and (peer.lane is None or not peer.lane.waiting))
+            for peer in self._peers.values()
+        )
+
     def open_lane(self, peer: Peer, link: Outbound, connect: Callable[[], Outbound], *, same_host: bool) -> None:
         """Make the way for large data beside a new link; `connect` makes its own connection when it needs one."""
         from tinker_actors.actors.lane import Lane
