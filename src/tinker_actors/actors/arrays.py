@@ -87,7 +87,7 @@ def read_tensor(name: str, shape: list[int], buffer: Any) -> Any:
     if isinstance(buffer, Loan):
         buffer = buffer.private()
     if memoryview(buffer).nbytes == 0:
-        return torch.empty(shape, dtype=dtype)
+        return torch.empty(0, dtype=dtype).reshape(shape)  # no shape may claim memory that did not come
     if memoryview(buffer).readonly:
         buffer = bytearray(buffer)
     return torch.frombuffer(buffer, dtype=dtype).reshape(shape)

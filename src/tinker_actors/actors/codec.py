@@ -20,6 +20,8 @@ from tinker_actors.actors.ref import ActorRef
 
 DEPTH_LIMIT = 32  # nested extension values (tuples, dataclasses, ...); plain lists and dicts: 500
 OUT_OF_BAND = buffers.LARGE  # bytes: arrays and bytes of this size and above travel as frames of their own
+INTEGER_LIMIT = 4096  # bytes
+TAG_LIMIT = 512  # characters
 _ADVICE = "import its module in this process and decorate it with @wire"
 Frame = Any  # an object with the buffer protocol; to be read also a Loan, or the error that came in its place
 
@@ -84,7 +86,7 @@ class Codec:
             Ext.SET: lambda data: set(self._open(data)),
             Ext.FROZENSET: lambda data: frozenset(self._open(data)),
             Ext.BYTES: lambda data: bytes(arrays.shared(*self._with_payload(data))),
-            Ext.INTEGER: lambda data: int.from_bytes(data, "big", signed=True),
+            Ext.INTEGER: _read_integer,
         }
 
     def encode(self, value: Any, frames: list[Frame] | None = None) -> bytes:
@@ -255,8 +257,8 @@ class Codec:
 
     def _write_integer(self, value: int) -> Any:
         size = value.bit_length() // 8 + 1
-        if size > 4096:
-            raise CodecError(f"an integer of {size} bytes is too large to send, at most 4096 are allowed")
+        if size > INTEGER_LIMIT:
+            raise CodecError(f"an integer of {size} bytes is too large to send, at most {INTEGER_LIMIT} are allowed")
         return packing.Ext(Ext.INTEGER, value.to_bytes(size, "big", signed=True))
 
     def _write_ref(self, ref: ActorRef) -> Any:
@@ -293,7 +295,7 @@ class Codec:
 
     def _read_dataclass(self, data: bytes) -> Any:
         tag, values = self._open(data)
-        kind: Any = tags.find(tag)
+        kind: Any = tags.find(_checked_tag(tag))
         if kind is None or not dataclasses.is_dataclass(kind):
             raise CodecError(
                 f"no dataclass is registered here as {tag!r}: import its module and decorate it with @wire"
@@ -310,7 +312,7 @@ class Codec:
 
     def _read_enum(self, data: bytes) -> Any:
         tag, name = self._open(data)
-        kind = tags.find(tag)
+        kind = tags.find(_checked_tag(tag))
         if kind is None or not issubclass(kind, enum.Enum):
             raise CodecError(f"no enum is registered here as {tag!r}: {_ADVICE}")
         return kind[name]
@@ -319,3 +321,15 @@ class Codec:
         if self._refs is None:
             raise CodecError("refs can only be read in a mesh")
         return self._refs.import_ref(self._open(data))
+
+
+def _read_integer(data: bytes) -> int:
+    if len(data) > INTEGER_LIMIT:
+        raise CodecError(f"an integer of {len(data)} bytes; at most {INTEGER_LIMIT} are allowed")
+    return int.from_bytes(data, "big", signed=True)
+
+
+def _checked_tag(tag: Any) -> str:
+    if not isinstance(tag, str) or len(tag) > TAG_LIMIT:
+        raise CodecError(f"a class's tag is text of at most {TAG_LIMIT} characters")
+    return tag

@@ -100,9 +100,9 @@ def salvage(codec: Codec, data: bytes, frames: Sequence[Frame]) -> list[Any]:
         CodecError: the batch itself is malformed.
     """
     unpacker = packing.reader(_opaque)
-    unpacker.feed(data)
     out: list[Any] = []
     try:
+        unpacker.feed(data)
         size = unpacker.read_array_header() - 1
         spans: list[tuple[int, int]] = []
         for _ in range(size):

@@ -52,7 +52,13 @@ def packer(default: Callable[[Any], Any], unicode_errors: str | None) -> Packer:
 
 def reader(ext_hook: Callable[[int, bytes], Any]) -> Reader:
     """A cursor."""
-    return cast(Reader, _msgpack.Unpacker(ext_hook=ext_hook, strict_map_key=False, unicode_errors="surrogatepass"))
+    # Without a limit of its own the buffer's would be 100 MB; the socket's limit holds already.
+    return cast(
+        Reader,
+        _msgpack.Unpacker(
+            ext_hook=ext_hook, strict_map_key=False, unicode_errors="surrogatepass", max_buffer_size=2**31 - 1
+        ),
+    )
 
 
 def pack(value: Any) -> bytes:

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+LOG_EVERY = 1.0  # seconds: bad messages are logged no more often
+TEXT_LIMIT = 500  # characters of what is wrong with one
+
 
 class Peer:
     """Another node, over all its incarnations.
@@ -83,6 +86,7 @@ class PeerTable:
         self.url = ""
         self.closed = False
         self.bad_messages = 0
+        self._bad_logged = -LOG_EVERY
         self.bulk = bulk
         self.network: Network | None = None
         self.known: dict[bytes, Peer] = {}
@@ -191,4 +195,14 @@ class PeerTable:
     def bad(self, identity: bytes, error: Exception) -> None:
         """Count and log a message that can't be read."""
         self.bad_messages += 1
-        logger.warning("a message from %r was dropped: %s: %s", identity, type(error).__name__, error)
+        now = self.node.loop.time()
+        if now - self._bad_logged >= LOG_EVERY:
+            self._bad_logged = now
+            text = str(error)[:TEXT_LIMIT]
+            logger.warning(
+                "a message from %r was dropped (%d by now): %s: %s",
+                identity[:TEXT_LIMIT],
+                self.bad_messages,
+                type(error).__name__,
+                text,
+            )
