@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from guests import guest
+from guests import HERE, guest
 from zoo import Chain, Counter, Echo, EndsLater, Fragile, Log, Parent
 
 from tinker_actors.actors import (
@@ -144,28 +144,48 @@ async def test_a_second_mesh_on_a_port_fails_at_start_and_port_0_takes_a_free_on
         assert await counter.add(1) == 1
 
 
+HEAD = """
+import asyncio
+from tinker_actors.actors import Mesh
+from zoo import Log
+
+async def main():
+    async with Mesh(listen="tcp://127.0.0.1:0") as mesh:
+        await mesh.spawn(Log, name="log")
+        print(mesh.url, flush=True)
+        await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
 async def test_a_guest_never_talks_to_the_next_mesh_on_its_port() -> None:
-    first = Mesh(listen=ANY, stop_timeout=0.1)
-    await first.__aenter__()
-    url = first.url or ""
-    async with Mesh.join(url, patience=1.5) as joined:
-        await joined.spawn(Log, name="log", node=0)
-        log = joined.get("log")
-        first._open()[1].close()  # ends without a word, as if it had been killed
-        async with Mesh(listen=url) as second:
-            other = await second.spawn(Log, node=0, name="log")
-            assert other.address.id == log.address.id
-            told = True
-            while told:
-                try:
-                    log.tell.note("astray")
-                    await asyncio.sleep(0.01)
-                except (NodeUnreachableError, NodeDiedError):
-                    told = False
-            with pytest.raises(NodeDiedError):
-                await asyncio.wait_for(joined.wait_closed(), 10)
-            assert await other.read() == []
-            assert second.nodes == 1
+    first = await asyncio.create_subprocess_exec(sys.executable, "-c", HEAD, cwd=HERE, stdout=asyncio.subprocess.PIPE)
+    assert first.stdout is not None
+    try:
+        url = (await first.stdout.readline()).decode().strip()
+        async with Mesh.join(url, patience=1.5) as joined:
+            log = joined.get("log")
+            first.kill()
+            await first.wait()
+            async with Mesh(listen=url) as second:
+                other = await second.spawn(Log, node=0, name="log")
+                assert other.address.id == log.address.id
+                told = True
+                while told:
+                    try:
+                        log.tell.note("astray")
+                        await asyncio.sleep(0.01)
+                    except (NodeUnreachableError, NodeDiedError):
+                        told = False
+                with pytest.raises(NodeDiedError):
+                    await asyncio.wait_for(joined.wait_closed(), 10)
+                assert await other.read() == []
+                assert second.nodes == 1
+    finally:
+        if first.returncode is None:
+            first.kill()
+        await first.wait()
 
 
 async def test_two_living_nodes_can_not_have_one_name() -> None:
