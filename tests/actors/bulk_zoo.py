@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import AsyncIterator
 from typing import Any
@@ -53,6 +54,7 @@ class Store(Actor):
 
     async def drop(self) -> None:
         self.kept.clear()
+        gc.collect()  # user code's errors may be in cycles with frames that hold what was lent
 
     async def totals(self) -> list[float]:
         return [float(data.sum()) for data in self.kept]

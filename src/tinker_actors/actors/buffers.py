@@ -14,7 +14,9 @@ LARGE: Final = 65_536  # bytes
 LOOKED_AT: Final = 16  # items of a container
 DEPTH: Final = 4  # containers within containers
 
-_PLAIN: Final = frozenset({int, str, float, bool, None.__class__})
+CANDIDATES: Final[frozenset[type]] = frozenset({bytes, bytearray, memoryview, list, tuple, dict})
+"""What large bytes are, or may stand in."""
+
 _BIN32: Final = re.compile(rb"\xc6(?!\x00\x00)", re.DOTALL)
 
 
@@ -35,7 +37,7 @@ def has_large(items: Iterable[Any], depth: int = DEPTH) -> bool:
     """Whether a quick look finds large bytes."""
     for item in items:
         kind = item.__class__
-        if kind in _PLAIN:
+        if kind not in CANDIDATES:
             continue
         if kind is bytes or kind is bytearray:
             if len(item) >= LARGE:

@@ -89,15 +89,17 @@ class Codec:
             Ext.INTEGER: _read_integer,
         }
 
-    def encode(self, value: Any, frames: list[Frame] | None = None) -> bytes:
+    def encode(self, value: Any, frames: list[Frame] | None = None, *, look: bool = True) -> bytes:
         """`value` as msgpack. Large arrays and bytes are appended to `frames`; without it they are copied.
+
+        Without `look` large bytes are found too, but only after having been written.
 
         Raises:
             CodecError: a type that is not registered, too deep, or out of msgpack's ranges.
         """
         self._frames = frames
         try:
-            if frames is not None and buffers.has_large(value if value.__class__ is list else (value,)):
+            if look and frames is not None and buffers.has_large(value if value.__class__ is list else (value,)):
                 return self._encode_lifted(value)
             data = self._packers[0].pack(value)
             if frames is not None and len(data) >= OUT_OF_BAND and buffers.holds_large(data):
@@ -194,7 +196,11 @@ class Codec:
             packers.append(self._packer())
         if self._lifting:
             parts = buffers.lift(parts)
-        elif self._frames is not None and buffers.has_large(parts):
+        elif (
+            self._frames is not None
+            and not buffers.CANDIDATES.isdisjoint(map(type, parts))
+            and buffers.has_large(parts)
+        ):
             raise buffers.Found
         data = packers[depth].pack(parts)
         if len(data) >= OUT_OF_BAND and self._frames is not None and not self._lifting and buffers.holds_large(data):

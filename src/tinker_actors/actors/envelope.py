@@ -29,6 +29,7 @@ from collections.abc import Sequence
 from typing import Any, Final, cast
 
 from tinker_actors.actors import packing
+from tinker_actors.actors.buffers import CANDIDATES
 from tinker_actors.actors.codec import Codec, Frame
 from tinker_actors.actors.errors import CodecError
 
@@ -58,6 +59,8 @@ LENGTHS: Final = {
 ANSWERS: Final = frozenset({REPLY, ITEM, END, ERROR, GATHERED})
 """Kinds whose order among those with the same id matters."""
 
+_WITH_VALUES: Final = frozenset({STREAM, TELL, GATHER, GATHERED, TELL_ALL, ERROR})
+
 BATCH_ENVELOPES: Final = 64  # small enough that the receiver is at work while the sender still is
 BATCH_BYTES: Final = 256 * 1024
 
@@ -70,6 +73,19 @@ class Unreadable:
     def __init__(self, head: Any, error: CodecError) -> None:
         self.head = head
         self.error = error
+
+
+def may_hold_buffers(parts: list[Any]) -> bool:
+    """Whether there is anything in an envelope that is large bytes or could contain them. Runs for every message."""
+    kind = parts[0]
+    if kind == ASK:
+        for value in parts[4]:
+            if value.__class__ in CANDIDATES:
+                return True
+        return parts[5] is not None
+    if kind in (REPLY, ITEM):
+        return parts[2].__class__ in CANDIDATES
+    return kind in _WITH_VALUES
 
 
 def join(envelopes: Sequence[bytes], counts: Sequence[tuple[int, int]]) -> bytes:

@@ -99,7 +99,7 @@ class Exchange(PeerTable):
     def encode(self, parts: list[Any]) -> tuple[bytes, list[Frame]]:
         """An envelope as bytes and frames; CodecError if it can't be sent or is too large."""
         frames: list[Frame] = []
-        data = self.node.codec.encode(parts, frames)
+        data = self.node.codec.encode(parts, frames, look=envelope.may_hold_buffers(parts))
         size = len(data) + sum(frame.nbytes for frame in frames) if frames else len(data)
         if size > self.max_message:
             raise CodecError(f"a message of {size} bytes exceeds this mesh's limit of {self.max_message} bytes")

@@ -174,6 +174,7 @@ class RemoteTarget:
                 node.timer.discard(future, tick)
             if not pending.done:
                 self.cancel(pending)
+            del future, pending  # an error would be in a cycle with this frame, and so would the arguments
 
     def tell(
         self, options: Options, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
