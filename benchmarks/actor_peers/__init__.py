@@ -46,7 +46,7 @@ CASES: dict[str, Case] = {
     "barrier_1000_local": Case("ms", 20, 5),
     "barrier_1000_ipc": Case("ms", 20, 5),  # four processes besides the asker's
     "spawn_10000_local": Case("us", 10000, 10000),
-    "spawn_10000_local_memory": Case("KB", 10000, 10000),
+    "spawn_10000_local_memory": Case("KB", 10000, 2000),
     "asks_pipelined_256_tcp": Case("asks/s", 40960, 10240),
     "asks_pipelined_256_tcp_curve": Case("asks/s", 40960, 10240),
     "kill_to_error_ipc": Case("ms", 3, 1),
