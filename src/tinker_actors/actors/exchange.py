@@ -254,6 +254,14 @@ class Exchange(PeerTable):
                 return
         self._last_inbound = len(batch)
         self._receiving = True
+        try:
+            self._take(identity, batch, whole=whole)
+        finally:
+            self._receiving = False
+            if self._dirty:
+                self.flush()  # what is answered by now goes out while the next batch is read
+
+    def _take(self, identity: bytes, batch: list[Any], *, whole: bool) -> None:
         pending = self.pending
         peer = self.known.get(identity)
         for parts in batch:
@@ -262,8 +270,7 @@ class Exchange(PeerTable):
                 if whole and peer is not None:
                     kind = parts[0]
                     if kind == REPLY and len(parts) == 3:
-                        waiting = pending.pop(parts[1], None)
-                        if waiting is not None:
+                        if (waiting := pending.pop(parts[1], None)) is not None:
                             waiting.resolve(parts[2])
                             waiting.release()
                         continue
@@ -274,9 +281,6 @@ class Exchange(PeerTable):
                 peer = self.known.get(identity)
             except Exception as error:  # the boundary around bytes from elsewhere: a bad message is dropped
                 self.bad(identity, error)
-        self._receiving = False
-        if self._dirty:
-            self.flush()  # what is answered by now goes out while the next batch is read
 
     def _dispatch(self, identity: bytes, parts: Any) -> None:
         error: CodecError | None = None
