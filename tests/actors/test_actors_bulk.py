@@ -50,7 +50,7 @@ async def test_large_values_of_every_kind_arrive_equal(mesh: Mesh) -> None:
     torch = pytest.importorskip("torch")
     store = await mesh.spawn(Store)
     noise = np.random.default_rng(0)
-    for size in (65_535, 65_536, MIB - 1, MIB, 5 * MIB + 3):
+    for size in (65_535, 65_536, MIB, 2 * MIB + 3):
         data = noise.integers(0, 256, size, np.uint8)
         text = data.tobytes()
         value = [data, {"bytes": text, "more": (text, [data[::-1]])}, torch.from_numpy(data.copy())]
@@ -60,8 +60,8 @@ async def test_large_values_of_every_kind_arrive_equal(mesh: Mesh) -> None:
         assert back[1]["more"][0] == text
         np.testing.assert_array_equal(back[1]["more"][1][0], data[::-1])
         assert torch.equal(back[2], value[2])
-    assert await store.echo(bytearray(9 * MIB)) == bytes(9 * MIB)
-    assert await store.echo(memoryview(bytes(9 * MIB))) == bytes(9 * MIB)
+    assert await store.echo(bytearray(3 * MIB)) == bytes(3 * MIB)
+    assert await store.echo(memoryview(bytes(3 * MIB))) == bytes(3 * MIB)
 
 
 async def test_large_arrays_arrive_read_only_in_the_senders_memory(shared: Mesh) -> None:
@@ -105,7 +105,7 @@ async def test_an_array_in_the_arena_is_frozen_by_sending_it(shared: Mesh) -> No
 async def test_tensors_are_copied_on_write(shared: Mesh) -> None:
     torch = pytest.importorskip("torch")
     store = await shared.spawn(Store)
-    for dtype in (torch.bfloat16, torch.float32, torch.int64):
+    for dtype in (torch.bfloat16, torch.float32):
         tensor = shared.put(torch.full((MIB,), 2, dtype=dtype))
         used = arena_of(shared).used
         assert [await store.add_one(tensor) for _ in range(3)] == [3.0, 3.0, 3.0]
@@ -156,13 +156,13 @@ async def test_pages_are_used_again(shared: Mesh) -> None:
 
 
 async def test_a_full_arena_falls_back_to_chunks() -> None:
-    async with Mesh(nodes=2, shared_memory=64 * MIB) as mesh:
+    async with Mesh(nodes=2, shared_memory=32 * MIB) as mesh:
         store = await mesh.spawn(Store)
         for i in range(12):
-            await store.keep(np.full(16 * MIB // 8, i, np.int64))
-        assert arena_of(mesh).size <= 64 * MIB
-        assert await store.totals() == [i * 16 * MIB // 8 for i in range(12)]
-        assert (await store.make(100 * MIB, 1)).nbytes == 100 * MIB
+            await store.keep(np.full(MIB, i, np.int64))
+        assert arena_of(mesh).size <= 32 * MIB
+        assert await store.totals() == [i * MIB for i in range(12)]
+        assert (await store.make(40 * MIB, 1)).nbytes == 40 * MIB
 
 
 async def test_data_forwarded_to_a_third_process_arrives() -> None:

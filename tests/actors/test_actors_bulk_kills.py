@@ -91,7 +91,7 @@ async def test_a_storm_of_kills_leaves_nothing(shared_memory: int) -> None:
 
         async def traffic(seed: int) -> None:
             own = random.Random(seed)
-            while len(kills) < 8:
+            while len(kills) < 6:
                 data = np.full(own.choice(sizes), own.randrange(256), np.uint8)
                 value: Any = own.choice([data, data.tobytes(), [data, data]])
                 store, other = own.sample(stores, 2)
@@ -114,7 +114,7 @@ async def test_a_storm_of_kills_leaves_nothing(shared_memory: int) -> None:
                     ends["well"] += 1
 
         async def kill() -> None:
-            while len(kills) < 8:
+            while len(kills) < 6:
                 await asyncio.sleep(chance.uniform(0.1, 0.8))
                 kills.append(chance.choice(list(mesh.pids.values())))
                 with contextlib.suppress(ProcessLookupError):
