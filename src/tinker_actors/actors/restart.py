@@ -88,6 +88,7 @@ class RestartHistory:
 
     def record(self, now: float) -> None:
         """Count a restart that another node made."""
+        self._times = [time for time in self._times if now - time < self.policy.within]
         self._times.append(now)
 
     def ages(self, now: float) -> tuple[float, ...]:
