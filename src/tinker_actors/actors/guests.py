@@ -104,6 +104,9 @@ class Guests:
             return
         agent: Any = self.directory.agents[guest.member.index]
         guest.gone = self._node.loop.create_future()
+        peer = self._node.exchange.find_peer(guest.member.index)
+        if peer is not None:
+            peer.is_announced = False  # that its link ends is no surprise
         with contextlib.suppress(ActorError):
             await agent.leave()
             await guest.gone
