@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import sys
@@ -36,7 +37,8 @@ async def guest(
     finally:
         joined.cancel()
         if process.returncode is None:
-            os.kill(process.pid, signal.SIGCONT)
-            process.kill()
+            with contextlib.suppress(ProcessLookupError):  # it may have ended without having been waited for yet
+                os.kill(process.pid, signal.SIGCONT)
+                process.kill()
         await process.wait()
         await reader
