@@ -18,6 +18,21 @@ def test_an_example_prints_what_its_readme_says(script: str) -> None:
     assert (run.stdout, run.returncode) == (EXPECTED[script], 0), run.stderr
 
 
-def test_every_example_is_in_the_readme() -> None:
-    scripts = {str(path.relative_to(ROOT)) for path in (ROOT / "examples/actors").rglob("*.py")}
-    assert scripts == set(re.findall(r"python (\S+\.py)", README))
+def test_two_processes_share_work_as_two_hosts_would() -> None:
+    folder = ROOT / "examples/actors/two_hosts"
+    listen = ["--listen", "tcp://127.0.0.1:0"]  # a free port: the README's may be taken here
+    head = subprocess.Popen([sys.executable, "head.py", *listen], cwd=folder, stdout=subprocess.PIPE, text=True)
+    with head:
+        assert head.stdout is not None
+        url = head.stdout.readline().split()[-1]
+        join = [sys.executable, "-m", "tinker_actors.cli", "node", "--join", url, "--import", "work"]
+        node = subprocess.run(join, cwd=folder, capture_output=True, text=True, timeout=50, check=False)
+        assert head.stdout.read() == "sum: 333328333350000\n"
+    assert (head.returncode, node.returncode) == (0, 0), node.stderr
+
+
+def test_every_example_is_in_a_readme() -> None:
+    folder = ROOT / "examples/actors"
+    readmes = "".join(path.read_text() for path in folder.rglob("README.md"))
+    scripts = {path.name for path in folder.rglob("*.py")}
+    assert {name for name in scripts if name not in readmes} == set()
