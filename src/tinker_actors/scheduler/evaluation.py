@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tinker_actors.data import Episode
+from tinker_actors.data import Episode, Task
 from tinker_actors.environments import Environment
 from tinker_actors.errors import RunError
 from tinker_actors.policies import Snapshot
@@ -21,15 +21,21 @@ class Evaluation:
 
     Attributes:
         reward: Mean reward of an episode and seat.
-        episodes: How many episodes it is the mean of.
+        episodes: The episodes that it is the mean of.
         failed: How many failed and are not in the mean.
-        example: One of the episodes.
     """
 
     reward: float
-    episodes: int
+    episodes: tuple[Episode, ...]
     failed: int
-    example: Episode
+
+    def worst(self) -> Episode:
+        """The first episode with the least reward: the one that training should change."""
+        return min(self.episodes, key=lambda episode: sum(entry.reward for entry in episode.trajectories))
+
+    def of_task(self, task: Task) -> Episode:
+        """The episode of a task, or another one if that failed."""
+        return next((episode for episode in self.episodes if episode.task == task), self.episodes[0])
 
 
 def policy_seats(
@@ -56,9 +62,8 @@ async def evaluate(crew: Crew, sampler: Sampler, snapshot: Snapshot, *, step: in
         raise RunError(f"all {settings.episodes} evaluation episodes failed: {collected.failures[0].error}")
     evaluation = Evaluation(
         reward=rollout_metrics(collected.groups)["reward"],
-        episodes=len(valid),
+        episodes=tuple(valid),
         failed=len(collected.failures),
-        example=valid[0],
     )
     crew.observer.evaluated(step, evaluation.reward)
     return evaluation

@@ -7,7 +7,7 @@ import time
 from dataclasses import asdict, replace
 
 from tinker_actors.actors import Mesh
-from tinker_actors.data import Episode
+from tinker_actors.data import Episode, Task
 from tinker_actors.policies import PolicySpec, Snapshot, SnapshotStore
 from tinker_actors.rollouts import transcript, transcript_text
 from tinker_actors.sampling import Sampler
@@ -63,6 +63,7 @@ class _Job:
         self._store = SnapshotStore(crew.folder.policies)
         self._began = time.monotonic()
         self._spent = 0.0
+        self._shown: Task | None = None  # whose episode is shown before and after training
 
     async def run(self, state: RunState | None) -> RunSummary:
         """From the start, or from a saved state, to the end."""
@@ -84,7 +85,8 @@ class _Job:
                 break
         if evaluation is None:
             evaluation = await self._evaluate(sampler, learner.snapshot, state.step)
-        self._crew.observer.transcript("after", _text(evaluation.example))
+        example = evaluation.of_task(self._shown) if self._shown else evaluation.episodes[0]
+        self._crew.observer.transcript("after", _text(example))
         return self._finish(state, evaluation)
 
     async def _begin(self) -> tuple[Trainer, Sampler, Snapshot, RunState]:
@@ -111,7 +113,9 @@ class _Job:
         snapshot = await trainer.publish(POLICY)
         await self._crew.announce(snapshot, sampler)
         evaluation = await self._evaluate(sampler, snapshot, 0)
-        self._crew.observer.transcript("before", _text(evaluation.example))
+        example = evaluation.worst()
+        self._shown = example.task
+        self._crew.observer.transcript("before", _text(example))
         state = RunState(step=0, checkpoint="", base_model=base, eval_before=evaluation.reward, seconds=0.0)
         return trainer, sampler, snapshot, await self._save(trainer, 0, state)
 
@@ -137,7 +141,7 @@ class _Job:
                 "step": step,
                 "kind": "evaluation",
                 "reward": evaluation.reward,
-                "episodes": evaluation.episodes,
+                "episodes": len(evaluation.episodes),
                 "failed": evaluation.failed,
             }
         )
