@@ -44,7 +44,7 @@ async def run_job(config: RunConfig, folder: RunFolder, observer: RunObserver) -
     observer.phase(Phase.START, 0, 0)
     folder.forget_after(state.step if state else -1)
     with JsonlWriter(folder.metrics) as metrics, JsonlWriter(folder.rollouts) as rollouts:
-        async with Mesh(nodes=1 + config.rollouts.workers) as mesh:
+        async with Mesh(nodes=1 + config.rollouts.workers, name=config.name) as mesh:
             crew = await Crew.assemble(mesh, config, folder, observer, environment)
             async with crew.watched():
                 summary = await _Job(crew, metrics, rollouts).run(state)
