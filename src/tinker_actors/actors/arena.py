@@ -92,7 +92,7 @@ class Segment:
             self.memory = mmap.mmap(self.fd, self.size)
             fcntl.fcntl(self.fd, _F_ADD_SEALS, _SEAL_FUTURE_WRITE)
             fcntl.fcntl(self.fd, _F_ADD_SEALS, _SEALS)
-        except BaseException:
+        except BaseException:  # whatever it was, the descriptor is not leaked
             os.close(self.fd)
             raise
         self.address = int(np.frombuffer(self.memory, np.uint8).__array_interface__["data"][0])

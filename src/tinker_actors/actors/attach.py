@@ -102,7 +102,7 @@ def _connect(mesh: RunningMesh, timeout: float) -> socket.socket:
     try:
         connection.settimeout(timeout)
         connection.connect(str(mesh.folder / SOCKET))
-    except BaseException:
+    except BaseException:  # whatever it was, the connection is not leaked
         connection.close()
         raise
     return connection

@@ -125,7 +125,7 @@ class Directory:
         entry.location, entry.arguments = where, arguments
         try:
             await self._agent(order.node).start(self._spec(entry), arguments)
-        except BaseException as error:
+        except BaseException as error:  # a cancelled spawn too leaves no entry
             self.forget(entry, error if isinstance(error, Exception) else None)
             raise
         self._started(entry)

@@ -103,7 +103,7 @@ class JoinedMesh(MeshView):
         welcome = await ask_to_join(self._endpoint, self._keys, self._name, self._timeout)
         try:
             await self._enter(welcome, deadline)
-        except BaseException:
+        except BaseException:  # a cancelled entry too leaves nothing running
             self._end(None)
             raise
         return self

@@ -37,7 +37,7 @@ class Mapping:
             if fcntl.fcntl(self.fd, _F_GET_SEALS) & _FIXED_SIZE != _FIXED_SIZE:
                 raise CodecError("a peer's shared memory is not sealed")
             self.memory = mmap.mmap(self.fd, self.size, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ)
-        except BaseException:
+        except BaseException:  # whatever it was, the descriptor is not leaked
             os.close(self.fd)
             raise
         weakref.finalize(self, os.close, self.fd).atexit = False

@@ -86,7 +86,7 @@ def _load(name: str, path: str) -> ModuleType:
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
-    except BaseException:
+    except BaseException:  # a script may exit: half a module must not stay
         del sys.modules[name]
         raise
     return module

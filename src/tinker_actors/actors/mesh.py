@@ -146,7 +146,7 @@ class Mesh(MeshView):
                 await self._start_nodes(node, directory)
             if self._observe:
                 await self._open_window()
-        except BaseException:
+        except BaseException:  # a cancelled start too leaves no process
             await self._close()
             raise
         return self

@@ -46,7 +46,7 @@ def run_command(target: str, overrides: Sequence[str], *, plain: bool, resume: b
         with ExitStack() as stack:
             view = PlainView(console) if plain or not console.is_terminal else stack.enter_context(LiveView(console))
             received = runner.run(_until_done_or_signalled(run_job(config, folder, view)))
-    except BaseException:
+    except BaseException:  # an interrupt too ends the loop properly
         runner.close()
         raise
     if received is not None:
