@@ -5,8 +5,9 @@ Names are looked up when first used, so that importing this package loads neithe
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from tinker_actors.lazy import lazy_names
 
 if TYPE_CHECKING:
     from tinker_actors.actors import Actor, ActorRef, Mesh, RestartPolicy
@@ -18,13 +19,13 @@ if TYPE_CHECKING:
     from tinker_actors.training import Trainer
 
 _HOMES = {
-    "tinker_actors.actors": ("Actor", "ActorRef", "Mesh", "RestartPolicy"),
-    "tinker_actors.data": ("Datum", "Episode", "EpisodeEnd", "Group", "Message", "Trajectory", "Turn", "TurnEnd"),
-    "tinker_actors.environments": ("Agent", "Environment", "Step"),
-    "tinker_actors.errors": ("TinkerActorsError",),
-    "tinker_actors.sampling": ("Sampler", "SamplingParams"),
-    "tinker_actors.scheduler": ("RunConfig",),
-    "tinker_actors.training": ("Trainer",),
+    "actors": ("Actor", "ActorRef", "Mesh", "RestartPolicy"),
+    "data": ("Datum", "Episode", "EpisodeEnd", "Group", "Message", "Trajectory", "Turn", "TurnEnd"),
+    "environments": ("Agent", "Environment", "Step"),
+    "errors": ("TinkerActorsError",),
+    "sampling": ("Sampler", "SamplingParams"),
+    "scheduler": ("RunConfig",),
+    "training": ("Trainer",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
@@ -51,14 +52,7 @@ __all__ = [
     "TurnEnd",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    home = _HOME_OF.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(home), name)
-    globals()[name] = value
-    return value
+__getattr__ = lazy_names(__name__, _HOME_OF)
 
 
 def __dir__() -> list[str]:

@@ -12,8 +12,9 @@ Importing this package loads no ZeroMQ; a mesh of more than one node does.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from tinker_actors.lazy import lazy_names
 
 if TYPE_CHECKING:
     from tinker_actors.actors.actor import Actor, concurrent
@@ -145,10 +146,4 @@ __all__ = [
     "wire",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        value = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
-        globals()[name] = value
-        return value
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = lazy_names(__name__, _MODULES)

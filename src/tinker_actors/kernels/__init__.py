@@ -6,8 +6,9 @@ numpy alone, the residual needs torch.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from tinker_actors.lazy import lazy_names
 
 if TYPE_CHECKING:
     from tinker_actors.kernels.plan import NO_ADAPTER, KernelError, RowPlan, Segment
@@ -23,13 +24,7 @@ _HOMES = {
 
 __all__ = ["NO_ADAPTER", "KernelError", "RowPlan", "Segment", "add_lora_residual"]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
-    globals()[name] = value
-    return value
+__getattr__ = lazy_names(__name__, _HOMES)
 
 
 def __dir__() -> list[str]:

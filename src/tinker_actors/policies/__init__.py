@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tinker_actors.lazy import lazy_names
 from tinker_actors.policies.handles import Handle, HandleKind, PolicyId
 from tinker_actors.policies.sealing import Manifest
 from tinker_actors.policies.spec import PolicyKind, PolicySpec
@@ -24,11 +25,4 @@ __all__ = [
     "SnapshotStore",
 ]
 
-
-def __getattr__(name: str) -> object:
-    # The registry is an actor; reading specs and snapshots needs no actor runtime.
-    if name == "PolicyRegistry":
-        from tinker_actors.policies.registry import PolicyRegistry
-
-        return PolicyRegistry
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = lazy_names(__name__, {"PolicyRegistry": "registry"})

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tinker_actors.lazy import lazy_names
 from tinker_actors.sampling.requests import (
     InvalidRequestError,
     Sample,
@@ -29,10 +30,4 @@ __all__ = [
     "SamplingRequest",
 ]
 
-
-def __getattr__(name: str) -> object:
-    if name == "Sampler":
-        from tinker_actors.sampling.sampler import Sampler
-
-        return Sampler
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = lazy_names(__name__, {"Sampler": "sampler"})

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from tinker_actors.lazy import lazy_names
 from tinker_actors.scheduler.checks import check_job
 from tinker_actors.scheduler.config import RunConfig
 from tinker_actors.scheduler.loading import load_config, parse_config
@@ -28,8 +28,4 @@ __all__ = [
     "run_job",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name != "run_job":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return importlib.import_module(f"{__name__}.task_server").run_job
+__getattr__ = lazy_names(__name__, {"run_job": "task_server"})

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from tinker_actors.lazy import lazy_names
 from tinker_actors.training.contract import (
     LOSS_DEFAULTS,
     AdamParams,
@@ -33,8 +33,4 @@ __all__ = [
 
 _HOMES = {"Trainer": "trainer", "TrainingEngine": "engine"}
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+__getattr__ = lazy_names(__name__, _HOMES)
