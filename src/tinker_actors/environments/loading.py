@@ -142,7 +142,7 @@ def _import_file(file: Path) -> ModuleType:
     # The boundary to user code that runs at import: whatever it raises is the file's fault.
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except Exception as error:  # user code: any failure is named in one line
         del sys.modules[module_name]
         raise ConfigError(f"environment file {file} can't be imported: {_described(error, file)}") from error
     return module
@@ -152,7 +152,7 @@ def _import_module(name: str) -> ModuleType:
     # The same boundary as above, for an installed package.
     try:
         return importlib.import_module(name)
-    except Exception as error:
+    except Exception as error:  # user code: any failure is named in one line
         raise ConfigError(f"environment module {name!r} can't be imported: {_described(error, None)}") from error
 
 

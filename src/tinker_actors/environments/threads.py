@@ -43,7 +43,7 @@ class CallThread:
             # The boundary between the thread and the loop: whatever is raised belongs to the caller.
             try:
                 result = call()
-            except BaseException as raised:
+            except BaseException as raised:  # handed to whoever waits for the call
                 error = raised
             try:
                 self._loop.call_soon_threadsafe(_settle, future, result, error)

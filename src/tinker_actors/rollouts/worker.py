@@ -89,14 +89,14 @@ class RolloutWorker(Actor):
         try:
             async with self._slots:
                 ended.put_nowait(await self._episode(rollout, assignment))
-        except Exception as error:
+        except Exception as error:  # handed to whoever asked for the assignment
             ended.put_nowait(error)
 
     async def _episode(self, rollout: Rollout, assignment: Assignment) -> Episode:
         # The boundary to the environment's constructor, which is user code too.
         try:
             environment = self._factory()
-        except Exception as error:
+        except Exception as error:  # user code: a failed episode is data
             line = f"{rollout.task.environment}: constructor: {describe_error(error)}"
             return failed_episode(task=rollout.task, id=rollout.id, error=line)
         live = LiveEnvironment(environment, luck=rollout.seed)

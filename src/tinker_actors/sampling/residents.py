@@ -118,7 +118,7 @@ class Residents:
         try:
             for handle, entry in checked.items():
                 fresh[handle] = self._place(entry)
-        except Exception:
+        except Exception:  # whatever it was, nothing half loaded stays
             self._unload(fresh.values())
             raise
         with self._lock:

@@ -25,7 +25,7 @@ def check_job(config: RunConfig) -> EnvironmentFactory:
         environment()
     except TinkerActorsError:
         raise
-    except Exception as error:
+    except Exception as error:  # user code: any failure is named in one line
         options = ", ".join(f"{key}={value!r}" for key, value in config.environment.options.items())
         raise ConfigError(f"environment {environment.name}({options}): {type(error).__name__}: {error}") from error
     if config.warmup.method != "none" and environment.environment.demonstrate is Environment.demonstrate:

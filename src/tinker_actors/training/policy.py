@@ -58,7 +58,7 @@ class TrainedPolicy:
             parameter.grad = None
         try:
             yield
-        except BaseException:
+        except BaseException:  # whatever it was, the pending gradients are put back
             for name, parameter in self.parameters.items():
                 parameter.grad = held[name]
             raise
