@@ -96,7 +96,7 @@ def group(*episodes: Episode) -> Group:
 
 
 def advantages(datums: object) -> list[float]:
-    return [datum.advantages[-1] for datum in datums]  # type: ignore[attr-defined]
+    return [datum.advantages[-1] * datum.scale for datum in datums]  # type: ignore[attr-defined]
 
 
 def test_groups_are_keyed_by_task_and_seat():

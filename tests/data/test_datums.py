@@ -172,6 +172,7 @@ def test_every_sampled_token_is_trained_exactly_once_with_its_own_logprob(turns:
     advantages = data.draw(st.lists(st.floats(-3, 3), min_size=len(turns), max_size=len(turns)))
     trained: list[tuple[int, float, float]] = []
     for datum in rl_datums(trajectory(*turns), advantages, scale=0.5):
+        assert datum.scale == 0.5
         assert len(datum.model_input) == len(datum.targets)
         assert datum.model_input.tokens[1:] == datum.targets[:-1]
         assert datum.mask is not None
@@ -184,7 +185,7 @@ def test_every_sampled_token_is_trained_exactly_once_with_its_own_logprob(turns:
             else:
                 assert (logprob, advantage) == (0.0, 0.0)
     sampled = [
-        (token, logprob, advantage * 0.5)
+        (token, logprob, advantage)
         for entry, advantage in zip(turns, advantages, strict=True)
         for token, logprob in zip(entry.action, entry.logprobs or (), strict=True)
     ]
@@ -196,3 +197,31 @@ def test_supervised_weights_mark_the_same_tokens_as_the_rl_mask(turns: list[Turn
     rl, sft = rl_datums(trajectory(*turns), 1.0), sft_datums(trajectory(*turns))
     assert [datum.targets for datum in rl] == [datum.targets for datum in sft]
     assert [tuple(float(bit) for bit in datum.mask or ()) for datum in rl] == [datum.weights for datum in sft]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"topk_weights": None}, r"topk_weights missing"),
+        ({"topk_targets": None}, r"topk_targets missing"),
+        ({"topk_targets": ((3, 4),)}, r"topk_targets has 1 rows for 2 targets"),
+        ({"topk_weights": ((0.5,), (1.0,))}, r"topk_weights\[0\] has 1 entries for 2 targets"),
+        ({"topk_weights": ((0.5, math.inf), (1.0,))}, r"topk_weights\[0\]\[1\] is inf"),
+        ({"topk_targets": ((3, 3), (4,))}, r"topk_targets\[0\] is \(3, 3\)"),
+        ({"weights": (1.0, 1.0)}, r"topk_targets and weights exclude each other"),
+        ({"mask": (0, 1)}, r"mask and topk_targets exclude each other"),
+        ({"scale": -1.0}, r"scale is -1.0"),
+    ],
+)
+def test_candidates_that_break_the_contract_are_refused_when_built(changes: dict[str, object], message: str):
+    good: dict[str, object] = {
+        "model_input": ModelInput.of([1, 2]),
+        "targets": (2, 3),
+        "topk_targets": ((3, 4), (4,)),
+        "topk_weights": ((0.5, 0.25), (1.0,)),
+        "where": "line 7",
+    }
+    datum = Datum(**good)  # type: ignore[arg-type]
+    assert (datum.is_rl, datum.scores) == (False, 3)
+    with pytest.raises(DataError, match=r"line 7: .*" + message):
+        Datum(**(good | changes))  # type: ignore[arg-type]

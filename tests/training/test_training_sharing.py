@@ -16,7 +16,14 @@ SHARED, PLAIN = (LossConfig(name="ppo", share_prompts=share) for share in (True,
 
 def example(tokens, first=None, start=0):
     scored = tuple(range(len(tokens) - 1 if first is None else first, len(tokens)))
-    return Example(start=start, tokens=tuple(tokens), scored=scored, targets=(1,) * len(scored), temperature=1.0)
+    return Example(
+        start=start,
+        tokens=tuple(tokens),
+        scored=scored,
+        positions=scored,
+        targets=(1,) * len(scored),
+        temperature=1.0,
+    )
 
 
 def test_a_prefix_is_held_once_and_branches_stand_side_by_side():

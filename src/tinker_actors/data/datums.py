@@ -42,23 +42,33 @@ class Datum:
     Attributes:
         model_input: Length n.
         targets: Token ids, shape (n,).
-        weights: Supervised weight per target, shape (n,); None for RL.
+        weights: Supervised weight per target, shape (n,); None for RL and where `topk_targets` stand in.
+        topk_targets: Supervised: any number of candidates per target, as a teacher's top K; they are trained instead of
+            `targets`. Shape (n, K); K may differ by target.
+        topk_weights: The weight of each candidate, such as the teacher's probability, in the shape of `topk_targets`.
         mask: 1 where the target was sampled by the policy, else 0, shape (n,); None for supervised data.
         logprobs: Natural log-prob of each sampled target as sampled, 0 elsewhere, shape (n,); None if supervised.
         advantages: Advantage of each sampled target, 0 elsewhere, shape (n,); None if supervised.
+        reference_logprobs: Natural log-prob of each sampled target under a reference policy at the same temperature,
+            shape (n,); read where the mask is 1 only. None where no KL to a reference is wanted.
         sampled_tokens: How many tokens the policy sampled; the mask's sum must equal it.
         temperature: The temperature of the log-probs; the trainer divides its logits by it.
+        scale: Multiplies every term of the datum's loss, penalties too: how a summed loss becomes a mean.
         where: Names the seat and turns in error messages.
     """
 
     model_input: ModelInput
     targets: tuple[int, ...]
     weights: tuple[float, ...] | None = None
+    topk_targets: tuple[tuple[int, ...], ...] | None = None
+    topk_weights: tuple[tuple[float, ...], ...] | None = None
     mask: tuple[int, ...] | None = None
     logprobs: tuple[float, ...] | None = None
     advantages: tuple[float, ...] | None = None
+    reference_logprobs: tuple[float, ...] | None = None
     sampled_tokens: int = 0
     temperature: float = 1.0
+    scale: float = 1.0
     where: str = "datum"
 
     def __post_init__(self) -> None:
@@ -69,13 +79,35 @@ class Datum:
             raise DataError(f"{self.where}: model_input has {len(self.model_input)} positions for {length} targets")
         if not (math.isfinite(self.temperature) and self.temperature > 0):
             raise DataError(f"{self.where}: temperature is {self.temperature}; a positive number is needed")
-        if self.weights is None:
+        if not (math.isfinite(self.scale) and self.scale >= 0):
+            raise DataError(f"{self.where}: scale is {self.scale}; a finite number of at least 0 is needed")
+        if self.is_rl:
             self._check_rl(length)
             return
-        for name in ("mask", "logprobs", "advantages"):
+        kind = "topk_targets" if self.weights is None else "weights"
+        for name in ("mask", "logprobs", "advantages", "reference_logprobs"):
             if getattr(self, name) is not None:
-                raise DataError(f"{self.where}: {name} and weights exclude each other; weights mark supervised data")
+                raise DataError(f"{self.where}: {name} and {kind} exclude each other; {kind} mark supervised data")
+        if self.weights is None:
+            self._check_topk(length)
+            return
+        if self.topk_targets is not None or self.topk_weights is not None:
+            raise DataError(f"{self.where}: topk_targets and weights exclude each other; candidates have topk_weights")
         _check_row(self.where, "weights", self.weights, length)
+
+    def _check_topk(self, length: int) -> None:
+        if self.topk_targets is None or self.topk_weights is None:
+            missing = "topk_targets" if self.topk_targets is None else "topk_weights"
+            raise DataError(f"{self.where}: {missing} missing; candidates and their weights come together")
+        for name, rows in (("topk_targets", self.topk_targets), ("topk_weights", self.topk_weights)):
+            if len(rows) != length:
+                raise DataError(f"{self.where}: {name} has {len(rows)} rows for {length} targets")
+        for position, (candidates, weights) in enumerate(zip(self.topk_targets, self.topk_weights, strict=True)):
+            if len(set(candidates)) != len(candidates):
+                raise DataError(
+                    f"{self.where}: topk_targets[{position}] is {candidates}; each candidate once is needed"
+                )
+            _check_row(self.where, f"topk_weights[{position}]", weights, len(candidates))
 
     def _check_rl(self, length: int) -> None:
         if self.mask is None or self.logprobs is None or self.advantages is None:
@@ -83,11 +115,13 @@ class Datum:
             missing = [name for name, row in present.items() if row is None]
             raise DataError(
                 f"{self.where}: {', '.join(missing)} missing; an RL datum carries mask, logprobs and advantages, "
-                "a supervised one carries weights"
+                "a supervised one carries weights or topk_targets"
             )
         _check_row(self.where, "mask", self.mask, length)
         _check_row(self.where, "logprobs", self.logprobs, length)
         _check_row(self.where, "advantages", self.advantages, length)
+        if self.reference_logprobs is not None:
+            _check_row(self.where, "reference_logprobs", self.reference_logprobs, length)
         for position, bit in enumerate(self.mask):
             if bit not in (0, 1):
                 raise DataError(f"{self.where}: mask[{position}] is {bit}; 0 or 1 is needed")
@@ -99,7 +133,12 @@ class Datum:
     @property
     def is_rl(self) -> bool:
         """Whether the datum carries advantages rather than weights."""
-        return self.weights is None
+        return self.weights is None and self.topk_targets is None and self.topk_weights is None
+
+    @property
+    def scores(self) -> int:
+        """How many log-probs the datum has: one per target, or one per candidate."""
+        return len(self.targets) if self.topk_targets is None else sum(map(len, self.topk_targets))
 
     def __len__(self) -> int:
         return len(self.targets)
@@ -113,7 +152,7 @@ def rl_datums(trajectory: Trajectory, advantage: float | Sequence[float], *, sca
     Args:
         trajectory: Sampled by a policy, with log-probs.
         advantage: One for all turns, or one per turn.
-        scale: Multiplies advantages, for a named aggregation of the sum-reduced losses.
+        scale: The datums' scale, for a named aggregation of the sum-reduced losses.
 
     Raises:
         DataError: Log-probs are missing, the sampling was truncated (top-p, top-k) or greedy, so that the trainer
@@ -121,9 +160,8 @@ def rl_datums(trajectory: Trajectory, advantage: float | Sequence[float], *, sca
     """
     turns = trajectory.turns
     per_turn = [advantage] * len(turns) if isinstance(advantage, int | float) else list(advantage)
-    scaled = [value * scale for value in per_turn]
-    if len(scaled) != len(turns):
-        raise DataError(f"seat {trajectory.seat!r}: {len(scaled)} advantages for {len(turns)} turns")
+    if len(per_turn) != len(turns):
+        raise DataError(f"seat {trajectory.seat!r}: {len(per_turn)} advantages for {len(turns)} turns")
     for number, turn in enumerate(turns):
         _check_sampled(f"seat {trajectory.seat!r}, turn {number}", turn)
     datums: list[Datum] = []
@@ -137,10 +175,11 @@ def rl_datums(trajectory: Trajectory, advantage: float | Sequence[float], *, sca
                 mask=_targets_row(span, 0, lambda turn, _: [1] * len(turn.action)),
                 logprobs=_targets_row(span, 0.0, lambda turn, _: turn.logprobs or ()),
                 advantages=_targets_row(
-                    span, 0.0, lambda turn, index, first=start: [scaled[first + index]] * len(turn.action)
+                    span, 0.0, lambda turn, index, first=start: [per_turn[first + index]] * len(turn.action)
                 ),
                 sampled_tokens=sum(len(turn.action) for turn in span),
                 temperature=_temperature(where, span),
+                scale=scale,
             )
         )
     return tuple(datums)

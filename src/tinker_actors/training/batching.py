@@ -1,6 +1,9 @@
 # ruff: noqa: N803, N806, N815 (tensor names bear shape suffixes)
 """Datums to padded micro-batches, and the positions whose log-probs are wanted.
 
+A datum with candidates (`topk_targets`) has a target for each of them, one position's after the other's; any other
+has one per position.
+
 Shape suffixes: B rows, L positions of the longest row, N scored targets, T targets of a whole batch, one datum after
 the other in the caller's order.
 """
@@ -27,6 +30,7 @@ class Example:
         start: Where its targets start among those of the whole batch.
         tokens: The model's input, shape (n,).
         scored: Indices of the targets whose log-probs are wanted, ascending.
+        positions: The position that predicts each of those, ascending, as long as `scored`.
         targets: The target ids at those, as long as `scored`.
         temperature: Divides the logits.
     """
@@ -34,6 +38,7 @@ class Example:
     start: int
     tokens: tuple[int, ...]
     scored: tuple[int, ...]
+    positions: tuple[int, ...]
     targets: tuple[int, ...]
     temperature: float
 
@@ -73,47 +78,77 @@ class Targets:
         weights_T: Supervised weights; 0 for RL data.
         old_logprobs_T: Log-probs as sampled; 0 for supervised data.
         advantages_T: Advantages; 0 for supervised data.
+        reference_logprobs_T: Log-probs under the reference; 0 without one.
+        scales_T: The scale of the target's datum.
+        sequences_T: Index of the target's datum in the batch; integers.
     """
 
     trained_T: Tensor
     weights_T: Tensor
     old_logprobs_T: Tensor
     advantages_T: Tensor
+    reference_logprobs_T: Tensor
+    scales_T: Tensor
+    sequences_T: Tensor
 
     @classmethod
     def of(cls, datums: Sequence[Datum]) -> Targets:
         """The rows of these datums."""
 
         def rows(name: str) -> Tensor:
-            found = [getattr(datum, name) or (0.0,) * len(datum) for datum in datums]
+            found = [getattr(datum, name) or (0.0,) * datum.scores for datum in datums]
             return torch.tensor([value for row in found for value in row], dtype=torch.float64)
 
-        weights_T = rows("weights")
+        counts = torch.tensor([datum.scores for datum in datums])
+        weights = [value for datum in datums for value in _weights(datum)]
+        weights_T = torch.tensor(weights, dtype=torch.float64)
         return cls(
             trained_T=(weights_T != 0) | (rows("mask") != 0),
             weights_T=weights_T,
             old_logprobs_T=rows("logprobs"),
             advantages_T=rows("advantages"),
+            reference_logprobs_T=rows("reference_logprobs"),
+            scales_T=torch.tensor([datum.scale for datum in datums], dtype=torch.float64).repeat_interleave(counts),
+            sequences_T=torch.arange(len(datums)).repeat_interleave(counts),
         )
 
-    def beside(self, logprobs_N: Tensor, slots_N: Tensor) -> LossInputs:
-        """What a loss sees for log-probs at these slots."""
+    def beside(self, logprobs_N: Tensor, entropy_N: Tensor, slots_N: Tensor) -> LossInputs:
+        """What a loss sees for log-probs and entropies at these slots."""
 
         def at(row_T: Tensor) -> Tensor:
             return row_T[slots_N].to(logprobs_N)
 
         return LossInputs(
             logprobs_N=logprobs_N,
+            entropy_N=entropy_N.to(logprobs_N),
             weights_N=at(self.weights_T),
             old_logprobs_N=at(self.old_logprobs_T),
             advantages_N=at(self.advantages_T),
+            reference_logprobs_N=at(self.reference_logprobs_T),
+            scales_N=at(self.scales_T),
+            sequences_N=self.sequences_T[slots_N].to(logprobs_N.device),
         )
 
 
 def trained_targets(datum: Datum) -> tuple[int, ...]:
     """Indices of the targets that enter the loss: mask 1 (RL), or a weight that isn't 0 (supervised)."""
-    marks = datum.mask if datum.weights is None else datum.weights
+    marks = datum.mask if datum.is_rl else _weights(datum)
     return tuple(index for index, mark in enumerate(marks or ()) if mark != 0)
+
+
+def _weights(datum: Datum) -> Sequence[float]:
+    """The weight of each target, candidates included; 0 for RL data."""
+    if datum.topk_weights is not None:
+        return [weight for row in datum.topk_weights for weight in row]
+    return datum.weights or (0.0,) * len(datum)
+
+
+def _aims(datum: Datum) -> tuple[Sequence[int], Sequence[int]]:
+    """The position that predicts each target and the target ids, candidates included."""
+    if datum.topk_targets is None:
+        return range(len(datum)), datum.targets
+    pairs = [(position, token) for position, row in enumerate(datum.topk_targets) for token in row]
+    return [position for position, _ in pairs], [token for _, token in pairs]
 
 
 def check_batch(datums: Sequence[Datum], loss: LossConfig, *, vocabulary: int, context_length: int) -> None:
@@ -134,9 +169,12 @@ def check_batch(datums: Sequence[Datum], loss: LossConfig, *, vocabulary: int, c
             raise DataError(f"{where} has an image; this trainer takes text only")
         if len(datum) > context_length:
             raise DataError(f"{where} has {len(datum)} positions; the model's context has {context_length}")
-        highest = max(max(datum.model_input.tokens), max(datum.targets))
-        if highest >= vocabulary or min(datum.targets) < 0:
-            raise DataError(f"{where} has token {highest}; the model's vocabulary has the ids below {vocabulary}")
+        if loss.kl_coefficient and datum.reference_logprobs is None:
+            raise DataError(f"{where} has no reference_logprobs, but kl_coefficient is {loss.kl_coefficient}")
+        tokens = {*datum.model_input.tokens, *datum.targets, *_aims(datum)[1]}
+        for token in (min(tokens), max(tokens)):
+            if not 0 <= token < vocabulary:
+                raise DataError(f"{where} has token {token}; the model's vocabulary has the ids below {vocabulary}")
 
 
 def examples_of(datums: Sequence[Datum], *, every_target: bool = False) -> list[Example]:
@@ -147,18 +185,20 @@ def examples_of(datums: Sequence[Datum], *, every_target: bool = False) -> list[
     examples: list[Example] = []
     start = 0
     for datum in datums:
-        scored = tuple(range(len(datum))) if every_target else trained_targets(datum)
+        scored = tuple(range(datum.scores)) if every_target else trained_targets(datum)
         if scored:
+            positions, targets = _aims(datum)
             examples.append(
                 Example(
                     start=start,
-                    tokens=datum.model_input.tokens[: scored[-1] + 1],
+                    tokens=datum.model_input.tokens[: positions[scored[-1]] + 1],
                     scored=scored,
-                    targets=tuple(datum.targets[position] for position in scored),
+                    positions=tuple(positions[index] for index in scored),
+                    targets=tuple(targets[index] for index in scored),
                     temperature=datum.temperature,
                 )
             )
-        start += len(datum)
+        start += datum.scores
     return examples
 
 
@@ -193,10 +233,10 @@ def padded(examples: Sequence[Example]) -> MicroBatch:
         positions_BL=torch.arange(width).expand(len(examples), width),
         attention=attention,
         rows_N=torch.arange(len(examples)).repeat_interleave(counts),
-        columns_N=torch.tensor([position for example in examples for position in example.scored]),
+        columns_N=torch.tensor([position for example in examples for position in example.positions]),
         targets_N=torch.tensor([target for example in examples for target in example.targets]),
         temperatures_N=torch.tensor([example.temperature for example in examples]).repeat_interleave(counts),
-        slots_N=torch.tensor([example.start + position for example in examples for position in example.scored]),
+        slots_N=torch.tensor([example.start + index for example in examples for index in example.scored]),
     )
 
 

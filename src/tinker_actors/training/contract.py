@@ -5,84 +5,22 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
 
 from tinker_actors.errors import ConfigError
+from tinker_actors.training.loss_config import LOSS_DEFAULTS, SUPERVISED, KlEstimator, LossConfig, LossName, RatioLevel
 
-LossName: TypeAlias = Literal["cross_entropy", "importance_sampling", "ppo"]
-
-LOSS_DEFAULTS: Mapping[str, Mapping[str, float]] = {
-    "cross_entropy": {},
-    "importance_sampling": {},
-    "ppo": {"clip_low": 0.8, "clip_high": 1.2},
-}
-"""Every loss with its own settings and their defaults."""
-
-SUPERVISED = frozenset({"cross_entropy"})
-"""The losses that take supervised datums; the others take RL datums."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LossConfig:
-    """A loss and how its batch is computed; how it is split never changes its value.
-
-    >>> LossConfig(name="ppo").clip_high
-    1.2
-    >>> LossConfig(name="cross_entropy", clip_high=1.2)
-    Traceback (most recent call last):
-    tinker_actors.errors.ConfigError: clip_high is 1.2, but cross_entropy has no such setting; its settings are []
-
-    Attributes:
-        name: Which loss.
-        clip_low: Lower bound of the ratio (ppo).
-        clip_high: Upper bound of the ratio (ppo).
-        micro_batch_tokens: At most this many positions, padding included, in one pass; a longer example makes a pass
-            of its own.
-        share_prompts: Compute a prompt that several examples begin with once, where the model's attention allows.
-            Log-probs equal the plain path's within 1e-4.
-    """
-
-    name: LossName
-    clip_low: float | None = None
-    clip_high: float | None = None
-    micro_batch_tokens: int = 1024
-    share_prompts: bool = True
-
-    def __post_init__(self) -> None:
-        if self.name not in LOSS_DEFAULTS:
-            raise ConfigError(f"loss is {self.name!r}; the losses are {sorted(LOSS_DEFAULTS)}")
-        defaults = LOSS_DEFAULTS[self.name]
-        for setting in ("clip_low", "clip_high"):
-            value = getattr(self, setting)
-            if value is None and setting in defaults:
-                object.__setattr__(self, setting, defaults[setting])
-            elif value is not None and setting not in defaults:
-                raise ConfigError(
-                    f"{setting} is {value}, but {self.name} has no such setting; its settings are {sorted(defaults)}"
-                )
-        if self.clip_low is not None and self.clip_high is not None and not 0 <= self.clip_low <= 1 <= self.clip_high:
-            raise ConfigError(
-                f"clip_low is {self.clip_low} and clip_high is {self.clip_high}; "
-                "0 <= clip_low <= 1 <= clip_high is needed"
-            )
-        if self.micro_batch_tokens < 1:
-            raise ConfigError(f"micro_batch_tokens is {self.micro_batch_tokens}; an integer of at least 1 is needed")
-
-    @property
-    def clip_bounds(self) -> tuple[float, float]:
-        """The bounds of the ratio.
-
-        Raises:
-            ConfigError: The loss doesn't clip.
-        """
-        if self.clip_low is None or self.clip_high is None:
-            raise ConfigError(f"{self.name} doesn't clip")
-        return self.clip_low, self.clip_high
-
-    @property
-    def is_supervised(self) -> bool:
-        """Whether the loss takes supervised datums."""
-        return self.name in SUPERVISED
+__all__ = [
+    "LOSS_DEFAULTS",
+    "SUPERVISED",
+    "AdamParams",
+    "ForwardBackwardResult",
+    "KlEstimator",
+    "LossConfig",
+    "LossName",
+    "OptimStepResult",
+    "PolicyInfo",
+    "RatioLevel",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +63,8 @@ class ForwardBackwardResult:
     Attributes:
         loss: The sum over all trained tokens of all datums.
         logprobs: Per datum, in the order given, the natural log-prob of each target at the datum's temperature, shape
-            (targets,); 0 where the target isn't trained and so wasn't computed.
+            (targets,); 0 where the target isn't trained and so wasn't computed. A datum with candidates has one per
+            candidate, one target's after the other's.
         metrics: Named finite numbers over the trained tokens; see the page on training.
     """
 

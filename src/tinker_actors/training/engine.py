@@ -236,17 +236,18 @@ def _run(
     logprobs_T, entropy_T = torch.zeros_like(targets.weights_T), torch.zeros_like(targets.weights_T)
     for batch in batches:
         proceed()
-        logprobs_N, entropy_N = score(model, batch)
+        logprobs_N, entropy_N = score(model, batch, entropy_gradient=loss.entropy_coefficient != 0)
         trained_N = targets.trained_T[batch.slots_N]
         if backward and bool(trained_N.any()):
-            inputs = targets.beside(logprobs_N[trained_N], batch.slots_N[trained_N])
+            inputs = targets.beside(logprobs_N[trained_N], entropy_N[trained_N], batch.slots_N[trained_N])
             loss_terms(inputs, loss).sum().backward()
         logprobs_T[batch.slots_N] = logprobs_N.detach().to(logprobs_T)
-        entropy_T[batch.slots_N] = entropy_N.to(entropy_T)
-    inputs = targets.beside(logprobs_T[targets.trained_T], targets.trained_T.nonzero()[:, 0])
+        entropy_T[batch.slots_N] = entropy_N.detach().to(entropy_T)
+    slots_N = targets.trained_T.nonzero()[:, 0]
+    inputs = targets.beside(logprobs_T[slots_N], entropy_T[slots_N], slots_N)
     total = float(loss_terms(inputs, loss).sum())
     return ForwardBackwardResult(
         loss=total,
-        logprobs=tuple(tuple(row.tolist()) for row in logprobs_T.split([len(datum) for datum in datums])),
-        metrics=batch_metrics(inputs, entropy_T[targets.trained_T], total, len(datums), loss),
+        logprobs=tuple(tuple(row.tolist()) for row in logprobs_T.split([datum.scores for datum in datums])),
+        metrics=batch_metrics(inputs, total, len(datums), loss),
     )

@@ -1,19 +1,16 @@
-# ruff: noqa: N803, N806 (tensor names bear shape suffixes)
+# ruff: noqa: N806 (tensor names bear shape suffixes)
 """Numbers that describe a batch after its pass, over the trained tokens only."""
 
 from __future__ import annotations
 
 import torch
-from torch import Tensor
 
-from tinker_actors.training.contract import LossConfig
-from tinker_actors.training.losses import LOG_RATIO_LIMIT, LossInputs
+from tinker_actors.training.loss_config import LossConfig
+from tinker_actors.training.losses import LOG_RATIO_LIMIT, LOSS_METRICS, LossInputs, reference_kl
 
 
 @torch.no_grad()
-def batch_metrics(
-    inputs: LossInputs, entropy_N: Tensor, loss: float, datums: int, config: LossConfig
-) -> dict[str, float]:
+def batch_metrics(inputs: LossInputs, loss: float, datums: int, config: LossConfig) -> dict[str, float]:
     """Metrics of a whole batch in fp64, the same however it was split. N trained tokens; all numbers finite.
 
     `kl_k1` and `kl_k3` estimate KL(old || new) from the sampled tokens (J. Schulman, "Approximating KL Divergence",
@@ -23,7 +20,7 @@ def batch_metrics(
     found = {"loss_sum": loss, "datums": float(datums), "tokens": float(tokens)}
     if tokens == 0:
         return found
-    found["entropy_mean"] = float(entropy_N.mean())
+    found["entropy_mean"] = float(inputs.entropy_N.mean())
     if config.is_supervised:
         weight = float(inputs.weights_N.sum())
         found["weight_sum"] = weight
@@ -41,9 +38,8 @@ def batch_metrics(
         "ratio_mean": float(ratio_N.mean()),
         "ratio_min": float(ratio_N.min()),
     }
-    if config.name == "ppo":
-        low, high = config.clip_bounds
-        # The bounds where the minimum picks the clipped term, so that the token has no gradient.
-        bound_N = torch.where(inputs.advantages_N > 0, ratio_N > high, ratio_N < low) & (inputs.advantages_N != 0)
-        found["clip_fraction"] = float(bound_N.double().mean())
+    if config.kl_coefficient:
+        found["kl_reference"] = float(reference_kl(inputs, config.kl_estimator).mean())
+    if config.name in LOSS_METRICS:
+        found |= LOSS_METRICS[config.name](inputs, config)
     return found

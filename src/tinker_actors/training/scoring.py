@@ -1,7 +1,8 @@
-# ruff: noqa: N806 (tensor names bear shape suffixes)
+# ruff: noqa: N803, N806 (tensor names bear shape suffixes)
 """Log-probs of chosen targets, with the head applied only where they are wanted.
 
-Shape suffixes: B rows, L positions, N scored targets, V vocabulary.
+Shape suffixes: B rows, L positions, N scored targets, P distributions that they are scored under (candidates for one
+position share theirs), V vocabulary.
 """
 
 from __future__ import annotations
@@ -15,25 +16,32 @@ from transformers import PreTrainedModel
 from tinker_actors.errors import ModelError
 from tinker_actors.training.batching import MicroBatch
 
+# p · log p is 0 in fp32 long before this; it keeps −inf out of the product and its gradient.
+_LOWEST_LOGPROB = -1e4
 
-def score(model: PreTrainedModel, batch: MicroBatch) -> tuple[Tensor, Tensor]:
+
+def score(model: PreTrainedModel, batch: MicroBatch, *, entropy_gradient: bool = False) -> tuple[Tensor, Tensor]:
     """Log-probs of the batch's targets and the entropies of the distributions they come from.
 
     Args:
         model: A transformers causal language model, LoRA layers and all.
         batch: What to compute.
+        entropy_gradient: Give the entropies gradients too, where enabled.
 
     Returns:
-        logprobs_N in fp32, with gradients where enabled; entropy_N in fp32 without.
+        logprobs_N in fp32, with gradients where enabled; entropy_N in fp32.
 
     Raises:
         ModelError: The model has no output head.
     """
     device = next(model.parameters()).device
-    rows_N, columns_N = batch.rows_N.to(device), batch.columns_N.to(device)
+    places_N3 = torch.stack([batch.rows_N, batch.columns_N, batch.temperatures_N], dim=-1)
+    places_P3, place_N = torch.unique_consecutive(places_N3.double(), dim=0, return_inverse=True)
+    rows_P, columns_P = places_P3[:, 0].long().to(device), places_P3[:, 1].long().to(device)
+    place_N = place_N.to(device)
 
     def keep_scored(_: nn.Module, arguments: tuple[Any, ...]) -> tuple[Tensor]:
-        return (arguments[0][rows_N, columns_N].unsqueeze(0),)
+        return (arguments[0][rows_P, columns_P].unsqueeze(0),)
 
     head = model.get_output_embeddings()
     if head is None:
@@ -49,15 +57,20 @@ def score(model: PreTrainedModel, batch: MicroBatch) -> tuple[Tensor, Tensor]:
         )
     finally:
         hook.remove()
-    logits_NV = output.logits[0].float()
+    logits_PV = output.logits[0].float()
     if bool((batch.temperatures_N != 1).any()):
-        logits_NV = logits_NV / batch.temperatures_N.to(device)[:, None]
-    all_NV = torch.log_softmax(logits_NV, dim=-1)
-    logprobs_N = all_NV.gather(1, batch.targets_N.to(device)[:, None])[:, 0]
-    with torch.no_grad():
+        logits_PV = logits_PV / places_P3[:, 2].to(logits_PV)[:, None]
+    all_PV = torch.log_softmax(logits_PV, dim=-1)
+    logprobs_N = all_PV[place_N, batch.targets_N.to(device)]
+    with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
         # a few rows at a time: a whole vocabulary a row is the largest thing there is
-        entropy_N = torch.cat([torch.special.entr(rows.exp()).sum(-1) for rows in all_NV.split(128)])
-    return logprobs_N, entropy_N
+        entropy_P = torch.cat([_entropy(rows_QV) for rows_QV in all_PV.split(128)])
+    return logprobs_N, entropy_P[place_N]
+
+
+def _entropy(logprobs_QV: Tensor) -> Tensor:
+    """−Σ p · log p in nats, shape (Q,), for Q rows of log-probs; a token that can't be drawn counts 0."""
+    return -(logprobs_QV.exp() * logprobs_QV.clamp(min=_LOWEST_LOGPROB)).sum(-1)
 
 
 def _mask(batch: MicroBatch, dtype: torch.dtype, device: torch.device) -> Tensor | None:

@@ -106,7 +106,7 @@ def grow(examples: Sequence[Example], budget: int, hidden_size: int) -> list[Pre
     open_trees: dict[tuple[int, ...], PrefixTree] = {}
     trees: list[PrefixTree] = []
     for example in examples:
-        prompt = example.tokens[: example.scored[0] + 1]
+        prompt = example.tokens[: example.positions[0] + 1]
         tree = open_trees.get(prompt)
         if tree is not None:
             larger = len(tree) + tree.missing(example.tokens)
@@ -142,8 +142,8 @@ def _laid_out(trees: Sequence[PrefixTree]) -> MicroBatch:
         positions_BL=positions_BL,
         attention=torch.from_numpy(sees_BLL)[:, None],
         rows_N=torch.tensor([row for row, _, _ in held]).repeat_interleave(counts),
-        columns_N=torch.tensor([path[position] for _, example, path in held for position in example.scored]),
+        columns_N=torch.tensor([path[position] for _, example, path in held for position in example.positions]),
         targets_N=torch.tensor([target for _, example, _ in held for target in example.targets]),
         temperatures_N=torch.tensor([example.temperature for _, example, _ in held]).repeat_interleave(counts),
-        slots_N=torch.tensor([example.start + position for _, example, _ in held for position in example.scored]),
+        slots_N=torch.tensor([example.start + index for _, example, _ in held for index in example.scored]),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from tinker_actors.training.contract import LossConfig
+from tinker_actors.training.loss_config import LossConfig
 from tinker_actors.training.losses.inputs import LossInputs
 from tinker_actors.training.losses.ratio import safe_ratio
 

@@ -6,9 +6,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from tinker_actors.training.contract import LossConfig
+from tinker_actors.training.loss_config import LossConfig
 from tinker_actors.training.losses.inputs import LossInputs
-from tinker_actors.training.losses.ratio import safe_ratio
+from tinker_actors.training.losses.ratio import held_fraction, safe_ratio
 
 
 def ppo(inputs: LossInputs, config: LossConfig) -> Tensor:
@@ -20,3 +20,9 @@ def ppo(inputs: LossInputs, config: LossConfig) -> Tensor:
     ratio_N = safe_ratio(inputs.logprobs_N, inputs.old_logprobs_N)
     clipped_N = ratio_N.clamp(*config.clip_bounds)
     return -torch.minimum(ratio_N * inputs.advantages_N, clipped_N * inputs.advantages_N)
+
+
+def ppo_metrics(inputs: LossInputs, config: LossConfig) -> dict[str, float]:
+    """`clip_fraction`: share of tokens that a bound holds."""
+    ratio_N = safe_ratio(inputs.logprobs_N, inputs.old_logprobs_N)
+    return {"clip_fraction": held_fraction(ratio_N, inputs.advantages_N, config.clip_bounds)}
