@@ -213,6 +213,9 @@ async def test_an_idle_actor_keeps_neither_arguments_nor_results_alive() -> None
         async def swap(self, thing: Thing) -> Thing:
             return Thing()
 
+        async def wait(self, for_what: list[asyncio.Future[Thing]]) -> Thing:
+            return await for_what.pop()
+
     async with Mesh() as mesh:
         keeper = await mesh.spawn(Keeper)
         await keeper.swap(Thing())
@@ -220,8 +223,15 @@ async def test_an_idle_actor_keeps_neither_arguments_nor_results_alive() -> None
         got = await keeper.swap(given)
         refs = [weakref.ref(given), weakref.ref(got)]
         del given, got
+        waits_for: list[asyncio.Future[Thing]] = [asyncio.get_running_loop().create_future()]
+        asyncio.get_running_loop().call_soon(waits_for[0].set_result, Thing())
+        got = await keeper.wait(waits_for)
+        refs.append(weakref.ref(got))
+        del got
+        await asyncio.sleep(0)  # the loop itself holds what it woke the actor's task with, until this turn's end
+        await keeper.swap(Thing())
         gc.collect()
-        assert [ref() for ref in refs] == [None, None]
+        assert [ref() for ref in refs] == [None, None, None]
 
 
 async def test_order_holds_between_messages_that_began_at_once_and_those_that_waited(curious: Curious) -> None:

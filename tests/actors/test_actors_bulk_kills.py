@@ -75,6 +75,14 @@ async def test_a_message_whose_receiver_dies_while_it_is_copied_fails_and_frees_
         assert await store.size(data) == 64 * MIB
 
 
+async def test_an_idle_actor_gives_back_the_answer_that_it_passed_on() -> None:
+    async with Mesh(nodes=2) as mesh:
+        relay, end = await mesh.spawn(Store, node=1), await mesh.spawn(Store, node=0)
+        assert (await relay.forward(end, np.ones(MIB, np.uint8))).size == MIB
+        assert await relay.size(b"") == 0
+        await until(lambda: arena_of(mesh).used == 0)
+
+
 @pytest.mark.parametrize("shared_memory", [192 * MIB, 0], ids=["shared memory", "chunks"])
 async def test_a_storm_of_kills_leaves_nothing(shared_memory: int) -> None:
     """Three processes send one another large data while the children are killed at random moments."""

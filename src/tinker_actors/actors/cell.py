@@ -149,6 +149,7 @@ class Cell(Mailbox):
                 served += 1
             if waits_for is not IDLE:
                 await resume(handling, waits_for)
+                waits_for = IDLE  # what it was may hold a result that nobody else needs any more
             if self._broken is not None:
                 failure, self._broken = self._broken, None
                 return failure
