@@ -221,14 +221,14 @@ async def test_descriptors_that_mean_nothing_are_the_askers_error_and_nothing_br
         node = mesh._node
         assert node is not None
         exchange = node.exchange
-        lane = exchange._peers[1].lane
+        lane = exchange.by_index[1].lane
         assert lane is not None
         put = lane.put
         for descriptor in ([0, 1, 2, 3, 4, 5], [1, 77], [2, 5], [9], ["x"], [], [0, "a"], 7, [0, 1, 1, -1, 0, 1]):
             bad = packing.pack(descriptor)
 
             def lie(data: bytes, frames: Any, keys: Any, bad: bytes = bad, **_: Any) -> None:
-                exchange._peers[1].link.put(data, [bad])  # pyright: ignore[reportOptionalMemberAccess]
+                exchange.by_index[1].link.put(data, [bad])  # pyright: ignore[reportOptionalMemberAccess]
 
             lane.put = lie  # pyright: ignore[reportAttributeAccessIssue]
             with pytest.raises(CodecError):

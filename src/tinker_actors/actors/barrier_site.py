@@ -60,7 +60,7 @@ class BarrierSite:
             except asyncio.CancelledError:
                 self._withdraw(batch, key, "was cancelled while it waited")
                 raise
-        tick = node.timer.add(waiter, due, f"phase of barrier {self._name}")
+        bucket = node.timer.add(waiter, due, f"phase of barrier {self._name}")
         try:
             return await waiter
         except DeadlineExceeded:
@@ -70,7 +70,7 @@ class BarrierSite:
             self._withdraw(batch, key, "was cancelled while it waited")
             raise
         finally:
-            node.timer.discard(waiter, tick)
+            bucket.pop(waiter, None)
 
     def _begin(self, phase: int | None) -> Batch:
         """A batch for what arrives from now on in this turn."""

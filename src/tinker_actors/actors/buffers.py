@@ -17,6 +17,9 @@ DEPTH: Final = 4  # containers within containers
 CANDIDATES: Final[frozenset[type]] = frozenset({bytes, bytearray, memoryview, list, tuple, dict})
 """What large bytes are, or may stand in."""
 
+PLAIN: Final[frozenset[type]] = frozenset({int, float, str, bool, type(None)})
+"""What msgpack writes by itself, and that can't hold large bytes."""
+
 _BIN32: Final = re.compile(rb"\xc6(?!\x00\x00)", re.DOTALL)
 
 

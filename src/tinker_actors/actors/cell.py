@@ -166,14 +166,15 @@ class Cell(Mailbox):
         all messages, because that one can be left and entered without an exception.
         """
         served = next_timed = 0
+        clock, labels = self.host.loop.time, self._labels
         while True:
             message: Message = yield IDLE
-            if message.deadline is not None and message.deadline <= self.host.loop.time():
+            if message.deadline is not None and message.deadline <= clock():
                 message.fail(self._too_late(message))
                 continue
-            label = self._labels.get(message.method)
+            label = labels.get(message.method)
             if label is None:
-                label = self._labels[message.method] = ((self.id, f"{self.name}.{message.method}"),)
+                label = labels[message.method] = ((self.id, f"{self.name}.{message.method}"),)
             trace = message.trace
             call = Call(message.chain + label if message.chain else label, message.deadline, trace)
             current_call.set(call)

@@ -56,12 +56,18 @@ class Refs(Protocol):
 
 
 class Codec:
-    """Encodes and decodes values. Not to be shared between threads."""
+    """Encodes and decodes values. Not to be shared between threads.
+
+    Attributes:
+        write: writes what holds nothing but lists of `buffers.PLAIN` values and small bytes, as `encode` would, at less
+            cost. It raises what msgpack raises; `encode` then says it better, or finds another way.
+    """
 
     def __init__(self, refs: Refs | None = None) -> None:
         self._refs = refs
         self._unicode_errors: str | None = None
         self._packers: list[packing.Packer] = [self._packer()]
+        self.write: Callable[[Any], bytes] = self._packers[0].pack
         self._depth = 0
         self._lifting = False
         self._frames: list[Frame] | None = None

@@ -207,14 +207,14 @@ class Collection:
             self._send(collector, refs, method, args, kwargs, chain, due, trace)
             if collector.future.done():
                 await give_way()  # every member was served at once: the loop's other work has its turn now
-            tick = None
+            bucket = None
             if due is not None:
-                tick = self._timer.add(collector.future, due, f"{method} of a group of {len(refs)}")
+                bucket = self._timer.add(collector.future, due, f"{method} of a group of {len(refs)}")
             try:
                 await collector.future
             finally:
-                if tick is not None:
-                    self._timer.discard(collector.future, tick)
+                if bucket is not None:
+                    bucket.pop(collector.future, None)
         except DeadlineExceeded as error:
             if need is not Need.EACH:
                 raise

@@ -47,6 +47,10 @@ class deadline:  # noqa: N801 - reads as a statement, like asyncio.timeout
             raise DeadlineExceeded(f"the block's deadline of {self._seconds:g} s passed") from expired.__cause__
 
 
+Bucket = dict[asyncio.Future[Any], str | tuple[str, str]]
+"""Futures with deadlines in the same tick; to take one out is to forget it."""
+
+
 class CoarseTimer:
     """Fails futures with `DeadlineExceeded` at their deadline, all through one `call_at` at a time.
 
@@ -57,12 +61,12 @@ class CoarseTimer:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._buckets: dict[int, dict[asyncio.Future[Any], str | tuple[str, str]]] = {}
+        self._buckets: dict[int, Bucket] = {}
         self._handle: asyncio.TimerHandle | None = None
         self._armed = 0
 
-    def add(self, future: asyncio.Future[Any], due: float, what: str | tuple[str, str]) -> int:
-        """Watch over `future`; returns the key for `discard`. `what` (or actor, method) names the wait."""
+    def add(self, future: asyncio.Future[Any], due: float, what: str | tuple[str, str]) -> Bucket:
+        """Watch over `future`, until it is taken out of the bucket. `what` (or actor, method) names the wait."""
         tick = int(due / TICK) + 1
         bucket = self._buckets.get(tick)
         if bucket is None:
@@ -70,13 +74,7 @@ class CoarseTimer:
             if self._handle is None or tick < self._armed:
                 self._arm(tick)
         bucket[future] = what
-        return tick
-
-    def discard(self, future: asyncio.Future[Any], tick: int) -> None:
-        """Forget `future`, which ended otherwise."""
-        bucket = self._buckets.get(tick)
-        if bucket is not None:
-            bucket.pop(future, None)
+        return bucket
 
     def close(self) -> None:
         """Drop every watch."""

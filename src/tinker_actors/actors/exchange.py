@@ -30,6 +30,7 @@ class Exchange(PeerTable):
     Attributes:
         pending: our asks and streams that other nodes have not answered, by id.
         busy: targets with anything outstanding or parked.
+        last_inbound: envelopes in the batch that came last.
         greeted: decides on an unknown node's hello (index, incarnation, url, tcp address); None accepts any with the
             mesh's id.
     """
@@ -44,7 +45,7 @@ class Exchange(PeerTable):
         self.next_id = itertools.count(1).__next__
         self._dirty: list[Outbound] = []
         self._flush_scheduled = False
-        self._last_inbound = 0
+        self.last_inbound = 0
         self._receiving = False
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None
         self._inbound: Inbound | None = None
@@ -76,7 +77,7 @@ class Exchange(PeerTable):
             target.reset(error)
         self.busy.clear()
         self.bulk.close()
-        for peer in self._peers.values():
+        for peer in self.by_index.values():
             peer.serving.alive = False
             if peer.link is not None:
                 peer.link.close(linger)
@@ -91,7 +92,7 @@ class Exchange(PeerTable):
 
     def idle(self) -> None:
         """An actor has nothing to do: what it wrote goes out, unless more messages of the same turn follow."""
-        if self._dirty and self._last_inbound <= 1:
+        if self._dirty and self.last_inbound <= 1:
             self.flush()
 
     # Sending
@@ -109,12 +110,12 @@ class Exchange(PeerTable):
         self, index: int, actors: Sequence[int], ident: int, data: bytes, frames: Sequence[Frame], *, system: bool
     ) -> None:
         """Send a request (a tell has the id 0); it waits in the backlog while the peer's actors are not there yet."""
-        peer = self._peers[index]
+        peer = self.by_index[index]
         link = peer.link
         if link is None or not (peer.is_open or system):
             peer.backlog.append((actors, ident, data, frames))
             return
-        now = ident > 0 and self._last_inbound <= 1 and len(self.pending) <= 1
+        now = ident > 0 and self.last_inbound <= 1 and len(self.pending) <= 1
         lane = peer.lane
         if lane is not None and (frames or lane.waiting):
             lane.put(data, frames, actors, now=now)
@@ -123,7 +124,7 @@ class Exchange(PeerTable):
 
     def cancel(self, index: int, ident: int) -> None:
         """Cancel a request; one that has not left yet never does."""
-        peer = self._peers[index]
+        peer = self.by_index[index]
         kept = [entry for entry in peer.backlog if entry[1] != ident]
         if len(kept) < len(peer.backlog):
             peer.backlog = kept
@@ -133,7 +134,7 @@ class Exchange(PeerTable):
 
     def send(self, index: int, parts: list[Any]) -> None:
         """Send a control message or an item to the peer's present incarnation, if there is one."""
-        peer = self._peers[index]
+        peer = self.by_index[index]
         link = peer.link
         if link is None:
             return
@@ -189,7 +190,7 @@ class Exchange(PeerTable):
 
     def open_peer(self, index: int) -> None:
         """Let requests to the peer through, as soon as there is a link."""
-        peer = self._peers[index]
+        peer = self.by_index[index]
         peer.is_announced = True
         if peer.link is None and peer.wire is not None:
             return
@@ -201,7 +202,7 @@ class Exchange(PeerTable):
 
     def peer_down(self, index: int, incarnation: int, error: Exception, *, final: bool = False) -> None:
         """A peer's incarnation ended: fail what waits for it. `final` if there will be no other."""
-        peer = self._peers[index]
+        peer = self.by_index[index]
         if incarnation < peer.incarnation:
             return
         peer.incarnation = incarnation
@@ -218,7 +219,7 @@ class Exchange(PeerTable):
 
     def forget_peer(self, index: int, error: Exception) -> None:
         """A peer that was waited for does not exist."""
-        self.fail_peer(self._peers.pop(index), error)
+        self.fail_peer(self.by_index.pop(index), error)
 
     def fail_peer(self, peer: Peer, error: Exception) -> None:
         """Fail what waits for a peer, and cancel what it waits for."""
@@ -252,7 +253,7 @@ class Exchange(PeerTable):
             except CodecError as error:
                 self.bad(identity, error)
                 return
-        self._last_inbound = len(batch)
+        self.last_inbound = len(batch)
         self._receiving = True
         try:
             self._take(identity, batch, whole=whole)
@@ -271,8 +272,7 @@ class Exchange(PeerTable):
                     kind = parts[0]
                     if kind == REPLY and len(parts) == 3:
                         if (waiting := pending.pop(parts[1], None)) is not None:
-                            waiting.resolve(parts[2])
-                            waiting.release()
+                            waiting.settle(parts[2])
                         continue
                     if kind == ASK and len(parts) == 7:
                         peer.serving.ask(parts)
@@ -372,7 +372,7 @@ class Exchange(PeerTable):
             self.network.hello(identity, parts)
             return
         token, index, incarnation, url, address = parts[1:6] if parts[0] == envelope.HELLO else ("", -1, -1, "", None)
-        peer = self._peers.get(index)
+        peer = self.by_index.get(index)
         name = b"%d:%d>%d:%d" % (index, incarnation, self.node.index, self.node.incarnation)
         if token != self.node.mesh or peer is None or identity != name:
             raise CodecError(f"a message from {identity!r}, which has not said hello")
@@ -389,7 +389,7 @@ class Exchange(PeerTable):
             if url is not None:
                 self.connect(index, incarnation, url, key)
                 self.open_peer(index)
-            elif index in self._peers:
+            elif index in self.by_index:
                 self.peer_down(index, incarnation, error, final=final)
         elif parts[0] == envelope.NAME:
             _, name, ref = parts

@@ -128,11 +128,11 @@ class Mailbox:
             finally:
                 if not message.done:
                     self.cancel(message)
-        tick = host.timer.add(future, due, (self.name, method))
+        bucket = host.timer.add(future, due, (self.name, method))
         try:
             return await future
         finally:
-            host.timer.discard(future, tick)
+            bucket.pop(future, None)
             if not message.done:
                 self.cancel(message)
 
@@ -186,7 +186,6 @@ class Mailbox:
 
     def post(self, message: Message, wait: bool = True) -> None:
         """Take `message`, or fail it at once with the reason why not."""
-        method = self.messages.get(message.method)
         wake = self._wake
         # While the serving loop waits for this, the actor runs, neither drained nor interrupted.
         if (
@@ -202,6 +201,7 @@ class Mailbox:
         ):
             self.serve_at_once(message)
             return
+        method = self.messages.get(message.method)
         if method is None or method.kind is not message.kind:
             message.fail(self._not_a_message(message))
             return

@@ -79,6 +79,7 @@ class PeerTable:
         known: those that have said hello, by the name that they said it under.
         bad_messages: what came in and could not be read.
         bulk: what the ways for large data share.
+        by_index: the nodes themselves.
     """
 
     def __init__(self, node: Node, bulk: Bulk) -> None:
@@ -90,7 +91,7 @@ class PeerTable:
         self.bulk = bulk
         self.network: Network | None = None
         self.known: dict[bytes, Peer] = {}
-        self._peers = {other: Peer(node, other) for other in range(node.count) if other != node.index}
+        self.by_index = {other: Peer(node, other) for other in range(node.count) if other != node.index}
 
     def require(self, index: int) -> Peer:
         """The peer, if a request to it can ever arrive.
@@ -100,7 +101,7 @@ class PeerTable:
             NodeDiedError: the node is gone for good.
             NodeUnreachableError: the link to its host is cut.
         """
-        peer = self._peers.get(index)
+        peer = self.by_index.get(index)
         if peer is None and self.network is not None and not self.closed:
             peer = self.network.await_peer(index)
         if self.closed or peer is None:
@@ -113,31 +114,31 @@ class PeerTable:
 
     def add_peer(self, index: int) -> Peer:
         """The peer of this index, which may be new."""
-        peer = self._peers.get(index)
+        peer = self.by_index.get(index)
         if peer is None:
-            peer = self._peers[index] = Peer(self.node, index)
+            peer = self.by_index[index] = Peer(self.node, index)
             self.node.count = max(self.node.count, index + 1)
         return peer
 
     def find_peer(self, index: int) -> Peer | None:
         """The peer of this index, if it is known."""
-        return self._peers.get(index)
+        return self.by_index.get(index)
 
     def peers(self) -> Iterable[Peer]:
         """All peers that were ever known."""
-        return self._peers.values()
+        return self.by_index.values()
 
     def is_open(self, index: int) -> bool:
         """Whether the node's actors can be reached now."""
-        return self._peers[index].is_open
+        return self.by_index[index].is_open
 
     def is_linked(self, index: int) -> bool:
         """Whether an incarnation of the node lives, though its actors may not be there yet."""
-        return self._peers[index].link is not None
+        return self.by_index[index].link is not None
 
     def may_route(self, index: int) -> bool:
         """Whether the node is there, or coming back by itself."""
-        peer = self._peers.get(index)
+        peer = self.by_index.get(index)
         return peer is not None and peer.dead is None and peer.cut is None and (peer.wire is None or peer.is_announced)
 
     def identity_to(self, peer: Peer) -> bytes:
@@ -161,7 +162,7 @@ class PeerTable:
         """Whether anything for a peer that can be reached has not been handed to ZeroMQ yet."""
         return any(
             peer.link is not None and not (peer.link.is_idle and (peer.lane is None or not peer.lane.waiting))
-            for peer in self._peers.values()
+            for peer in self.by_index.values()
         )
 
     def open_lane(self, peer: Peer, link: Outbound, connect: Callable[[], Outbound], *, same_host: bool) -> None:

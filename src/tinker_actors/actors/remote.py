@@ -14,8 +14,9 @@ from collections import deque
 from collections.abc import Awaitable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tinker_actors.actors import envelope
-from tinker_actors.actors.call import Chain, inherited, inherited_trace
+from tinker_actors.actors import envelope, traceparent
+from tinker_actors.actors.buffers import LARGE, PLAIN
+from tinker_actors.actors.call import Chain, current_call, inherited, inherited_trace
 from tinker_actors.actors.codec import Frame
 from tinker_actors.actors.control import SYSTEM_IDS
 from tinker_actors.actors.errors import MailboxFull
@@ -53,6 +54,11 @@ class Pending:
         """Answers of some members of a group; True once all have answered."""
         return False
 
+    def settle(self, value: Any) -> None:
+        """The reply; leaves the window."""
+        self.resolve(value)
+        self.release()
+
     def release(self) -> None:
         """Leave the window."""
         self.target.release(1, self.size)
@@ -80,6 +86,18 @@ class PendingAsk(Pending):
         self.done = True
         if not self.future.done():
             self.future.set_result(value)
+
+    def settle(self, value: Any) -> None:
+        # Both at once, because this runs once an ask.
+        self.done = True
+        if not self.future.done():
+            self.future.set_result(value)
+        target = self.target
+        if target.outstanding > 1 and target.bytes >= self.size and not target.backlog:
+            target.outstanding -= 1
+            target.bytes -= self.size
+        else:
+            target.release(1, self.size)
 
     def reject(self, error: BaseException) -> None:
         self.done = True
@@ -140,41 +158,49 @@ class PendingStream(Pending):
 class RemoteTarget:
     """An actor in another process, as every ref to it in this one sees it."""
 
-    __slots__ = ("__weakref__", "_parked", "_tells", "address", "bytes", "node", "outstanding")
+    __slots__ = ("__weakref__", "_tells", "address", "backlog", "bytes", "node", "outstanding")
 
     def __init__(self, node: Node, address: Address) -> None:
         self.node = node
         self.address = address
         self.outstanding = 0
         self.bytes = 0
-        self._parked: deque[tuple[Pending, bytes, Sequence[Frame]]] = deque()
+        self.backlog: deque[tuple[Pending, bytes, Sequence[Frame]]] = deque()
         self._tells: deque[int] = deque()  # bytes of those that are not confirmed
 
     async def ask(self, options: Options, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Send an ask and await its outcome; being cancelled cancels the handler."""
         node = self.node
         loop = node.loop
-        chain, due, trace = inherited(options.timeout, loop)
-        future = loop.create_future()
-        pending = PendingAsk(self, node.exchange.next_id(), future)
-        if chain or trace is not None or options.wait is False:
-            meta = self.meta(chain, due, trace, options)
+        due = options.timeout
+        if current_call.get() is None and traceparent.bridge is None and options.wait is not False:
+            meta = due
+            if due is not None:
+                now = loop.time()
+                due += now
+                meta = due - now  # a float in any case
         else:
-            meta = None if due is None else due - loop.time()
-        self._submit(
-            pending,
-            [envelope.ASK, pending.id, self.address.id, method, [*args], kwargs or None, meta],
-            wait=options.wait is not False,
-        )
-        tick = None if due is None else node.timer.add(future, due, (self.address.name, method))
+            chain, due, trace = inherited(due, loop)
+            if chain or trace is not None or options.wait is False:
+                meta = self.meta(chain, due, trace, options)
+            else:
+                meta = None if due is None else due - loop.time()
+        future = loop.create_future()
+        ident = node.exchange.next_id()
+        pending = PendingAsk(self, ident, future)
+        parts = [envelope.ASK, ident, self.address.id, method, [*args], kwargs or None, meta]
+        if kwargs or not self._send_plain(pending, parts):
+            self._submit(pending, parts, wait=options.wait is not False)
+        del parts
+        bucket = None if due is None else node.timer.add(future, due, (self.address.name, method))
         try:
             return await future
         finally:
-            if tick is not None:
-                node.timer.discard(future, tick)
+            if bucket is not None:
+                bucket.pop(future, None)
             if not pending.done:
                 self.cancel(pending)
-            del future, pending  # an error would be in a cycle with this frame, and so would the arguments
+            del bucket, future, pending  # an error would be in a cycle with this frame, and so would the arguments
 
     def tell(
         self, options: Options, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
@@ -204,7 +230,7 @@ class RemoteTarget:
     def cancel(self, pending: Pending) -> None:
         """The sender gave up. The window's place is kept until the target confirms."""
         if not pending.sent:
-            self._parked = deque(entry for entry in self._parked if entry[0] is not pending)
+            self.backlog = deque(entry for entry in self.backlog if entry[0] is not pending)
             pending.done = True
         else:
             self.node.exchange.cancel(self.address.node, pending.id)
@@ -215,8 +241,8 @@ class RemoteTarget:
         self.bytes -= size
         if outstanding < 0 or self.bytes < 0:  # a peer that confirms more than it was sent
             self.outstanding, self.bytes = max(0, outstanding), max(0, self.bytes)
-        while self._parked and self._has_room(self._parked[0][0].size):
-            pending, data, frames = self._parked.popleft()
+        while self.backlog and self._has_room(self.backlog[0][0].size):
+            pending, data, frames = self.backlog.popleft()
             self._send(pending, data, frames)
             if isinstance(pending, PendingTell) and not pending.room.done():
                 pending.room.set_result(None)
@@ -230,13 +256,13 @@ class RemoteTarget:
     @property
     def parked(self) -> tuple[int, int]:
         """Messages that wait here for room at the target, and their bytes."""
-        return len(self._parked), sum(pending.size for pending, _, _ in self._parked)
+        return len(self.backlog), sum(pending.size for pending, _, _ in self.backlog)
 
     def reset(self, error: BaseException) -> int:
         """The target's process is gone: fail what waits here; returns how many tells were never confirmed."""
         lost, self.outstanding, self.bytes = self.outstanding, 0, 0
         self._tells.clear()
-        parked, self._parked = self._parked, deque()
+        parked, self.backlog = self.backlog, deque()
         for pending, _, _ in parked:
             pending.reject(copy.copy(error))
         return lost
@@ -270,13 +296,47 @@ class RemoteTarget:
         exchange.require(self.address.node)
         data, frames = exchange.encode(parts)
         size = pending.size = len(data) + sum(frame.nbytes for frame in frames) if frames else len(data)
-        if not self._parked and (not self.outstanding or self._has_room(size)):
+        if not self.backlog and (not self.outstanding or self._has_room(size)):
             self._send(pending, data, frames)
         elif wait:
-            self._parked.append((pending, data, frames))
+            self.backlog.append((pending, data, frames))
             exchange.busy.add(self)
         else:
             raise self.full()
+
+    def _send_plain(self, pending: Pending, parts: list[Any]) -> bool:
+        """Send an ask at once, as `_submit` would; False, with nothing done, if it is not as simple as most are.
+
+        All in one piece, because this runs once an ask.
+        """
+        for value in parts[4]:
+            if value.__class__ not in PLAIN and not (value.__class__ is bytes and len(value) < LARGE):
+                return False
+        node, address, outstanding = self.node, self.address, self.outstanding
+        exchange = node.exchange
+        peer = exchange.by_index.get(address.node)
+        if peer is None or not peer.is_open or peer.dead is not None or peer.cut is not None or exchange.closed:
+            return False
+        link, lane = peer.link, peer.lane
+        if link is None or outstanding > address.mailbox or self.backlog or (lane is not None and lane.waiting):
+            return False
+        try:
+            data = node.codec.write(parts)
+        except Exception:  # `_submit` says what is wrong with it, or finds another way
+            return False
+        size = len(data)
+        if size > exchange.max_message or (outstanding and self.bytes + size > WINDOW_BYTES):
+            return False
+        if not outstanding:
+            exchange.busy.add(self)
+        self.outstanding = outstanding + 1
+        self.bytes += size
+        pending.size = size
+        pending.sent = True
+        waiting = exchange.pending
+        waiting[parts[1]] = pending
+        link.put(data, now=exchange.last_inbound <= 1 and len(waiting) <= 1)
+        return True
 
     def submit(
         self,
@@ -294,7 +354,7 @@ class RemoteTarget:
 
     def has_room(self, size: int) -> bool:
         """Whether a message of `size` bytes may go at once."""
-        return not self._parked and self._has_room(size)
+        return not self.backlog and self._has_room(size)
 
     def take(self, size: int) -> None:
         """Count a message of `size` bytes that goes at once."""

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from tinker_actors.actors import envelope, traceparent
+from tinker_actors.actors.buffers import PLAIN
 from tinker_actors.actors.errors import CodecError
 from tinker_actors.actors.gathering import RemoteGather
 from tinker_actors.actors.message import Message, StreamMessage
@@ -32,11 +33,7 @@ class Serving:
 
     def ask(self, parts: list[Any]) -> None:
         """An ASK or STREAM envelope."""
-        if len(parts) == 7:
-            _, ident, actor, method, args, kwargs, meta = parts
-            credits = 0
-        else:
-            _, ident, actor, method, args, kwargs, meta, credits = parts
+        meta = parts[6]
         chain: Chain = ()
         due = trace = None
         wait = True
@@ -51,10 +48,10 @@ class Serving:
             chain = tuple([(int(step), str(label)) for step, label in steps])
             wait = not nowait
         if len(parts) == 7:
-            message = RemoteAsk(self, ident, actor, method, tuple(args), kwargs or {}, chain, due, trace)
+            message = RemoteAsk(self, parts, chain, due, trace)
         else:
-            message = RemoteStream(self, ident, actor, method, tuple(args), kwargs or {}, chain, due, trace)
-            message.credits = int(credits)
+            message = RemoteStream(self, parts, chain, due, trace)
+        ident, actor = message.ident, message.actor
         if self._tombstones and self._tombstones.pop(ident, 0) is None:
             message.fail(asyncio.CancelledError())
             return
@@ -176,35 +173,45 @@ class RemoteAsk(Message):
     def __init__(
         self,
         serving: Serving,
-        ident: int,
-        actor: int,
-        method: str,
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
+        parts: list[Any],
         chain: Chain,
         deadline: float | None,
         trace: str | None,
     ) -> None:
         # The base's assignments again, because this runs once an ask.
-        self.method = method
-        self.args = args
-        self.kwargs = kwargs
+        _, self.ident, self.actor, self.method, args, self.kwargs, _ = parts
+        self.args = tuple(args)
+        if not self.kwargs:
+            self.kwargs = {}
         self.chain = chain
         self.deadline = deadline
         self.trace = trace
         self.done = False
         self.cancelled = False
         self.serving = serving
-        self.ident = ident
-        self.actor = actor
 
     def succeed(self, value: Any) -> None:
         self.done = True
         serving = self.serving
         if serving.open:
             serving.open.pop(self.ident, None)
-        if serving.alive:
-            serving.node.exchange.answer(serving.peer, self.ident, [envelope.REPLY, self.ident, value])
+        if not serving.alive:
+            return
+        parts = [envelope.REPLY, self.ident, value]
+        node = serving.node
+        exchange = node.exchange
+        if value.__class__ in PLAIN:  # as `answer` would, without its other questions
+            peer = exchange.by_index[serving.peer]
+            link, lane = peer.link, peer.lane
+            if link is not None and (lane is None or not lane.waiting):
+                try:
+                    data = node.codec.write(parts)
+                except Exception:  # `answer` says what is wrong with it, or finds another way
+                    data = b""
+                if data and len(data) <= exchange.max_message:
+                    link.put(data)
+                    return
+        exchange.answer(serving.peer, self.ident, parts)
 
     def fail(self, error: BaseException) -> None:
         self.done = True
@@ -219,19 +226,15 @@ class RemoteStream(StreamMessage):
     def __init__(
         self,
         serving: Serving,
-        ident: int,
-        actor: int,
-        method: str,
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
+        parts: list[Any],
         chain: Chain,
         deadline: float | None,
         trace: str | None,
     ) -> None:
-        super().__init__(method, args, kwargs, chain, deadline, trace)
+        _, self.ident, self.actor, method, args, kwargs, _, credits = parts
+        super().__init__(method, tuple(args), kwargs or {}, chain, deadline, trace)
         self.serving = serving
-        self.ident = ident
-        self.actor = actor
+        self.credits = int(credits)
 
     def put(self, item: Any) -> None:
         self.serving.item(self.ident, item)

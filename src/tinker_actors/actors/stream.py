@@ -120,7 +120,7 @@ class Stream:
 
     async def _wait(self) -> None:
         waiter = self._waiter = self._loop.create_future()
-        tick = None if self._due is None else self._timer.add(waiter, self._due, self._what)
+        bucket = None if self._due is None else self._timer.add(waiter, self._due, self._what)
         try:
             await waiter
         except DeadlineExceeded:
@@ -128,8 +128,8 @@ class Stream:
             raise
         finally:
             self._waiter = None
-            if tick is not None:
-                self._timer.discard(waiter, tick)
+            if bucket is not None:
+                bucket.pop(waiter, None)
 
 
 class LocalStream(StreamMessage):
