@@ -61,7 +61,7 @@ ANSWERS: Final = frozenset({REPLY, ITEM, END, ERROR, GATHERED})
 
 _WITH_VALUES: Final = frozenset({STREAM, TELL, GATHER, GATHERED, TELL_ALL, ERROR})
 
-BATCH_ENVELOPES: Final = 64  # small enough that the receiver is at work while the sender still is
+BATCH_ENVELOPES: Final = 128  # small enough that the receiver is at work while the sender still is
 BATCH_BYTES: Final = 256 * 1024
 
 

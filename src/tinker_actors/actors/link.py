@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 NOW = int(zmq.DONTWAIT)
 MORE = int(zmq.DONTWAIT | zmq.SNDMORE)
 
-DRAIN_BUDGET = 64  # batches read before the loop's other work gets its turn
+DRAIN_BUDGET = 32  # batches read before the loop's other work gets its turn
 DRAIN_FRAMES = 4  # batches with frames, likewise
 UNCOPIED = 256 * 1024  # bytes: batches of this size and above are handed to ZeroMQ without a copy
 SLACK = 1 << 20  # bytes that a frame may exceed the message limit by: the batch around it
