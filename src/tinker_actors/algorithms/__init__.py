@@ -1,6 +1,6 @@
 """Algorithms: advantage estimators, aggregations and the batches made with them. One idea, one short file."""
 
-from tinker_actors.algorithms.aggregation import Aggregation, factors
+from tinker_actors.algorithms.aggregation import Aggregation, aggregate, factors
 from tinker_actors.algorithms.batches import PolicyBatch, policy_batches
 from tinker_actors.algorithms.estimators import Estimator
 from tinker_actors.algorithms.registry import ESTIMATORS, estimator
@@ -11,6 +11,7 @@ __all__ = [
     "Aggregation",
     "Estimator",
     "PolicyBatch",
+    "aggregate",
     "demonstration_datums",
     "estimator",
     "factors",

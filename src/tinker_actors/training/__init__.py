@@ -16,12 +16,15 @@ from tinker_actors.training.contract import (
 )
 
 if TYPE_CHECKING:
+    from tinker_actors.training.custom import forward_backward_custom
+    from tinker_actors.training.custom_loss import CustomLoss
     from tinker_actors.training.engine import TrainingEngine
     from tinker_actors.training.trainer import Trainer
 
 __all__ = [
     "LOSS_DEFAULTS",
     "AdamParams",
+    "CustomLoss",
     "ForwardBackwardResult",
     "LossConfig",
     "LossName",
@@ -29,8 +32,14 @@ __all__ = [
     "PolicyInfo",
     "Trainer",
     "TrainingEngine",
+    "forward_backward_custom",
 ]
 
-_HOMES = {"Trainer": "trainer", "TrainingEngine": "engine"}
+_HOMES = {
+    "CustomLoss": "custom_loss",
+    "Trainer": "trainer",
+    "TrainingEngine": "engine",
+    "forward_backward_custom": "custom",
+}
 
 __getattr__ = lazy_names(__name__, _HOMES)

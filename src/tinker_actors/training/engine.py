@@ -12,7 +12,7 @@ import torch
 from transformers import PreTrainedModel
 
 from tinker_actors.data import Datum
-from tinker_actors.errors import ConfigError, PolicyError, UnknownPolicyError
+from tinker_actors.errors import ConfigError, DataError, PolicyError, UnknownPolicyError
 from tinker_actors.models import load_base
 from tinker_actors.policies import Handle, PolicySpec, Snapshot, SnapshotStore
 from tinker_actors.training.batching import Example, MicroBatch, Targets, check_batch, examples_of, plain_batches
@@ -24,6 +24,7 @@ from tinker_actors.training.contract import (
     OptimStepResult,
     PolicyInfo,
 )
+from tinker_actors.training.custom_loss import SUPERVISED_PASS, CustomLoss, evaluate, scorable, weighted
 from tinker_actors.training.losses import loss_terms
 from tinker_actors.training.metrics import batch_metrics
 from tinker_actors.training.policy import TrainedPolicy
@@ -118,6 +119,42 @@ class TrainingEngine:
         batches = self._lay_out(examples_of(datums, every_target=every_target), loss)
         with torch.no_grad():
             return _run(policy.model, batches, datums, loss, backward=False, proceed=lambda: None)
+
+    def backward(
+        self,
+        policy_id: str,
+        datums: Sequence[Datum],
+        gradients: Sequence[Sequence[float]],
+        passes: LossConfig = SUPERVISED_PASS,
+        *,
+        proceed: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Add the gradient of a loss to the pending ones, given its gradient by each log-prob of the datums' targets.
+
+        Args:
+            policy_id: The policy.
+            datums: The batch; of its rows only model input, targets and temperature matter.
+            gradients: A row per datum, as `ForwardBackwardResult.logprobs`.
+            passes: A `cross_entropy` that says how the batch is computed.
+            proceed: As of `forward_backward`.
+
+        Raises:
+            UnknownPolicyError: No policy of this id is in training here.
+            DataError: The gradients don't match the datums, or a datum doesn't suit the model.
+        """
+        if len(gradients) != len(datums):
+            raise DataError(f"{len(gradients)} rows of gradients for {len(datums)} datums; one each is needed")
+        rows = [weighted(datum, [-value for value in row]) for datum, row in zip(datums, gradients, strict=True)]
+        self.forward_backward(policy_id, rows, passes, proceed=proceed)
+
+    def forward_backward_custom(
+        self, policy_id: str, datums: Sequence[Datum], function: CustomLoss, passes: LossConfig = SUPERVISED_PASS
+    ) -> ForwardBackwardResult:
+        """Add the gradient of a loss of one's own; see `custom.forward_backward_custom`, of which this is the core."""
+        scored = self.forward(policy_id, scorable(datums), passes, every_target=True)
+        found, gradients = evaluate(function, datums, scored)
+        self.backward(policy_id, datums, gradients, passes)
+        return found
 
     def optim_step(self, policy_id: str, params: AdamParams) -> OptimStepResult:
         """Apply a policy's pending gradients with AdamW and drop them.

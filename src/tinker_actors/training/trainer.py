@@ -22,6 +22,7 @@ from tinker_actors.training.contract import (
     OptimStepResult,
     PolicyInfo,
 )
+from tinker_actors.training.custom_loss import SUPERVISED_PASS
 from tinker_actors.training.engine import TrainingEngine
 
 T = TypeVar("T")
@@ -38,8 +39,8 @@ class Trainer(Actor):
     """Trains many policies over one base model; see `TrainingEngine` for what each message does and raises.
 
     Messages are served one at a time, on one thread, so the event loop stays free. When the asker of a
-    `forward_backward` gives up, the pass ends at the next micro-batch and adds no gradient; any other message that has
-    begun is finished.
+    `forward_backward` or `backward` gives up, the pass ends at the next micro-batch and adds no gradient; any other
+    message that has begun is finished.
 
     Args:
         base_model: The base model's name in the catalogue.
@@ -86,14 +87,17 @@ class Trainer(Actor):
 
     async def forward_backward(self, policy: str, datums: Sequence[Datum], loss: LossConfig) -> ForwardBackwardResult:
         """Add the gradient of the summed loss to the policy's pending gradients."""
-        abandoned = threading.Event()
+        return await self._passes(partial(self._engine.forward_backward, policy, datums, loss), policy)
 
-        def proceed() -> None:
-            if abandoned.is_set():
-                raise _AbandonedError(f"forward_backward of {policy!r} was abandoned by its asker")
-
-        work = partial(self._engine.forward_backward, policy, datums, loss, proceed=proceed)
-        return await self._run(work, abandon=abandoned.set)
+    async def backward(
+        self,
+        policy: str,
+        datums: Sequence[Datum],
+        gradients: Sequence[Sequence[float]],
+        passes: LossConfig = SUPERVISED_PASS,
+    ) -> None:
+        """Add the gradient of a loss, given its gradient by each log-prob; see `forward_backward_custom`."""
+        await self._passes(partial(self._engine.backward, policy, datums, gradients, passes), policy)
 
     async def forward(
         self, policy: str, datums: Sequence[Datum], loss: LossConfig, *, every_target: bool = False
@@ -120,6 +124,16 @@ class Trainer(Actor):
     async def export_base(self, policy: str, path: str) -> str:
         """Write the merged weights as a transformers directory with tokenizer and return its absolute path."""
         return await self._run(self._engine.export_base, policy, path)
+
+    async def _passes(self, work: Callable[..., T], policy: str) -> T:
+        """Do work that takes `proceed`; when the asker gives up it ends between two micro-batches."""
+        abandoned = threading.Event()
+
+        def proceed() -> None:
+            if abandoned.is_set():
+                raise _AbandonedError(f"forward_backward of {policy!r} was abandoned by its asker")
+
+        return await self._run(partial(work, proceed=proceed), abandon=abandoned.set)
 
     async def _run(self, work: Callable[..., T], *arguments: object, abandon: Callable[[], None] | None = None) -> T:
         """Do blocking work on the actor's thread; when cancelled, return only once the thread is free again."""
