@@ -2,6 +2,7 @@
 
 import asyncio
 import contextvars
+import time
 from typing import Any
 
 import pytest
@@ -11,7 +12,9 @@ from tinker_actors.actors import (
     Actor,
     ActorDiedError,
     ActorStoppedError,
+    AskCycleError,
     DeadlineExceeded,
+    Group,
     Mesh,
     RestartPolicy,
     deadline,
@@ -184,6 +187,106 @@ async def test_asks_may_go_deeper_than_handlers_are_begun_within_each_other() ->
         for actor in actors:
             await actor.ping()
         assert await actors[0].ask_along(actors[1:]) == len(actors) - 1
+
+
+async def test_the_members_of_a_group_are_each_served_in_their_own_task_and_context() -> None:
+    async with Mesh() as mesh:
+        members = [await mesh.spawn(Curious, name=f"curious {i}") for i in range(3)]
+        group = mesh.group(members)
+        await group.ask.ping()
+        where.set("at the sender")
+        own = asyncio.current_task()
+        assert await group.ask.task_name() == [f"actor curious {i}" for i in range(3)]
+        assert await group.ask.write_context() == ["nowhere"] * 3
+        assert await group.ask.write_context() == ["in the actor"] * 3
+        assert where.get() == "at the sender"
+        assert asyncio.current_task() is own
+
+
+async def test_members_that_wait_and_members_that_do_not_answer_in_their_places() -> None:
+    class Mixed(Actor):
+        def __init__(self, number: int) -> None:
+            self.number = number
+
+        async def work(self) -> int:
+            if self.number % 3 == 0:
+                await asyncio.sleep(0)
+            if self.number % 3 == 1:
+                raise ValueError(self.number)
+            return self.number
+
+        async def ping(self) -> None: ...
+
+    async with Mesh() as mesh:
+        group = mesh.group([await mesh.spawn(Mixed, i) for i in range(30)])
+        await group.ask.ping()
+        for _ in range(2):
+            outcomes = await group.settle.work()
+            assert [each.args[0] if isinstance(each, ValueError) else each for each in outcomes] == list(range(30))
+            assert [isinstance(each, ValueError) for each in outcomes] == [i % 3 == 1 for i in range(30)]
+        answers = await group.quorum(11).work()
+        assert list(answers.values()) == [0, 2, 5, 8, 11, 14, 17, 20, 23, 26, 29]
+
+
+async def test_a_member_that_is_in_a_group_twice_gets_the_second_share_after_the_first(curious: Curious) -> None:
+    future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    group = Group([curious, curious])
+    asks = asyncio.create_task(group.ask.wait_for_future(future))
+    await asyncio.sleep(0)
+    assert curious.target.running is not None  # pyright: ignore
+    assert len(curious.target.queue) == 1  # pyright: ignore
+    future.set_result(3)
+    assert await asks == [3, 3]
+
+
+async def test_a_group_asked_from_a_handler_that_is_a_member_is_a_cycle() -> None:
+    class Leader(Actor):
+        async def ping(self) -> str:
+            return "pong"
+
+        async def ask(self, group: Any) -> list[Any]:
+            return await group.settle.ping()
+
+    async with Mesh() as mesh:
+        leader, other = await mesh.spawn(Leader), await mesh.spawn(Leader)
+        group = mesh.group([leader, other])
+        await group.ask.ping()
+        cycle, answer = await leader.ask(group)
+        assert isinstance(cycle, AskCycleError)
+        assert answer == "pong"
+
+
+async def test_members_are_not_begun_once_an_earlier_one_has_used_up_the_deadline() -> None:
+    class Blocking(Actor):
+        def __init__(self) -> None:
+            self.begun = 0
+
+        async def block(self) -> int:
+            self.begun += 1
+            time.sleep(0.03)  # noqa: ASYNC251 - it is to block
+            return self.begun
+
+        async def read(self) -> int:
+            return self.begun
+
+    async with Mesh() as mesh:
+        group = mesh.group([await mesh.spawn(Blocking) for _ in range(3)])
+        await group.ask.read()
+        first, *late = await group.options(timeout=0.02).settle.block()
+        assert first == 1
+        assert all(isinstance(each, DeadlineExceeded) for each in late)
+        assert await group.ask.read() == [1, 0, 0]
+
+
+async def test_handlers_are_timed_ever_less_often_up_to_one_in_61() -> None:
+    async with Mesh() as mesh:
+        counter = await mesh.spawn(Counter)
+        for _ in range(100):
+            await counter.add(1)
+        assert counter.target.times.total == 7  # pyright: ignore
+        for _ in range(61):
+            await counter.add(1)
+        assert counter.target.times.total == 8  # pyright: ignore
 
 
 async def test_failures_and_exits_of_handlers_that_never_wait_end_the_actor() -> None:

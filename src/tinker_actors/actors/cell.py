@@ -8,22 +8,20 @@ of whoever sent it (see `inline`), and the task takes over what then waits. Only
 from __future__ import annotations
 
 import asyncio
-import enum
 import inspect
 import types
 from collections.abc import Generator
-from contextvars import Context
 from time import perf_counter
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, cast
 
 from tinker_actors.actors import traceparent
-from tinker_actors.actors.actor import Actor
+from tinker_actors.actors.actor import Actor, Kind
 from tinker_actors.actors.call import Call, Chain, current_call
 from tinker_actors.actors.errors import ActorDiedError, ActorFailure, ActorStoppedError, DeadlineExceeded
 from tinker_actors.actors.histogram import TimeHistogram
-from tinker_actors.actors.inline import BUDGET, IDLE, enter_task, leave_task, put_aside, resume
-from tinker_actors.actors.mailbox import Mailbox, State
+from tinker_actors.actors.inline import IDLE, resume
+from tinker_actors.actors.mailbox import Interrupt, Mailbox, State
 from tinker_actors.actors.message import Message, StreamMessage
 from tinker_actors.actors.ref import Address
 
@@ -32,16 +30,9 @@ if TYPE_CHECKING:
     from tinker_actors.actors.view import MeshView
 
 TURN = 256  # messages served before other tasks of the loop get their turn
-ALL_TIMED = 32  # an actor's first messages, each of which is timed
-STRIDE = 61  # of the later ones, one in so many: a prime, so as not to fall in step with the program
-
-
-class Interrupt(enum.Enum):
-    """Why the serving loop must end."""
-
-    EXIT = 1  # the actor asked for its own end
-    FAIL = 2  # a concurrent message or a child failed it
-    KILL = 3  # stopped without draining
+_new = object.__new__
+_STREAM = Kind.STREAM
+STRIDE = 61  # messages from a timed one to the next, at most: a prime, so as not to fall in step with the program
 
 
 class Cell(Mailbox):
@@ -49,51 +40,34 @@ class Cell(Mailbox):
 
     Attributes:
         instance: the actor of the present incarnation; None between two.
-        interrupt: why serving is to end.
-        context: what `task` runs in, from when there is one.
         failure: with `Interrupt.FAIL`, the cause.
         begun: concurrent messages begun.
         times: how long handlers took (streams left out); None before the first.
     """
 
     __slots__ = (
-        "_begun",
-        "_broken",
-        "_handling",
         "_labels",
         "begun",
-        "context",
         "failure",
         "instance",
-        "interrupt",
         "times",
         "view",
     )
 
     view: MeshView
-    context: Context
 
     def __init__(self, host: Host, cls: type[Actor], address: Address) -> None:
         super().__init__(host, cls, address)
         self.instance: Actor | None = None
-        self.interrupt: Interrupt | None = None
         self.failure: BaseException | None = None
         self.begun = 0
         self.times: TimeHistogram | None = None
         self._labels: dict[str, Chain] = {}
-        self._handling: Generator[Any, Any, None] | None = None
-        self._begun: Any = IDLE  # what the handler waits for that was begun at once
-        self._broken: BaseException | None = None  # the failure that this incarnation's last message was
 
     @property
     def served(self) -> int:
         """One-at-a-time messages begun, over all incarnations. Counted where it costs least, in a local variable."""
-        return 0 if self._handling is None else inspect.getgeneratorlocals(self._handling)["served"]
-
-    @property
-    def handling(self) -> Any:
-        """What the one-at-a-time handler runs in, for those who look where it waits."""
-        return self._handling
+        return 0 if self.handling is None else inspect.getgeneratorlocals(self.handling)["served"]
 
     def request_exit(self) -> None:
         """End after the present message."""
@@ -124,9 +98,9 @@ class Cell(Mailbox):
     async def serve(self) -> BaseException | None:
         """Serve until interrupted, or until drained; the failure that ended this incarnation, or None."""
         queue = self.queue
-        handling = self._handling
+        handling = self.handling
         if handling is None:
-            handling = self._handling = cast("Generator[Any, Any, None]", self._handle())
+            handling = self.handling = cast("Generator[Any, Any, None]", self._handle())
             handling.send(None)
         served = 0
         while self.interrupt is None:
@@ -137,21 +111,25 @@ class Cell(Mailbox):
                     return None
                 self.host.idle()
                 await self._wait()
-                waits_for, self._begun = self._begun, IDLE
+                waits_for, self.waits_for = self.waits_for, IDLE
             else:
                 message = queue.popleft()
                 while queue and queue[0].spec.concurrent and len(self.concurrent) < self.capacity:
                     self.begin(queue.popleft())
                 if self._room:
                     self._admit()
-                waits_for = handling.send(message)
+                if message.deadline is not None and message.deadline <= self.host.loop.time():
+                    message.fail(self._too_late(message))
+                    waits_for = IDLE
+                else:
+                    waits_for = handling.send(message)
                 del message
                 served += 1
             if waits_for is not IDLE:
                 await resume(handling, waits_for)
                 waits_for = IDLE  # what it was may hold a result that nobody else needs any more
-            if self._broken is not None:
-                failure, self._broken = self._broken, None
+            if self.broken is not None:
+                failure, self.broken = self.broken, None
                 return failure
             if served >= TURN:
                 served = 0
@@ -162,21 +140,25 @@ class Cell(Mailbox):
     def _handle(self) -> Generator[Any, Any, None]:
         """Serve one-at-a-time messages: `send` takes one and gives what its handler waits for, at its end `IDLE`.
 
-        It gives each outcome to the sender; what makes the actor itself fail is left in `_broken`. One generator for
+        It gives each outcome to the sender; what makes the actor itself fail is left in `broken`. One generator for
         all messages, because that one can be left and entered without an exception.
         """
         served = next_timed = 0
-        clock, labels = self.host.loop.time, self._labels
+        labels = self._labels
+        began = 0.0  # when the present message did, if it is timed
+        method, label = "", ((self.id, ""),)  # of the message before
         while True:
             message: Message = yield IDLE
-            if message.deadline is not None and message.deadline <= clock():
-                message.fail(self._too_late(message))
-                continue
-            label = labels.get(message.method)
-            if label is None:
-                label = labels[message.method] = ((self.id, f"{self.name}.{message.method}"),)
-            trace = message.trace
-            call = Call(message.chain + label if message.chain else label, message.deadline, trace)
+            if message.method is not method:
+                method = message.method
+                label = labels.get(method)
+                if label is None:
+                    label = labels[method] = ((self.id, f"{self.name}.{method}"),)
+            call = _new(Call)  # its constructor would cost twice as much, once a message
+            call.chain = message.chain + label if message.chain else label
+            call.deadline = message.deadline
+            call.trace = trace = message.trace
+            call.active = True
             current_call.set(call)
             if trace is not None:
                 trace = traceparent.enter(trace)
@@ -184,24 +166,27 @@ class Cell(Mailbox):
             served += 1
             step: Any = None  # the method, its coroutine, and the value of that
             try:
-                step = getattr(self.instance, message.method)
-                if isinstance(message, StreamMessage):
-                    step = message.produce(step)
+                step = getattr(self.instance, method)
+                if message.kind is _STREAM:
+                    step = cast(StreamMessage, message).produce(step)
                 elif message.kwargs:
                     step = step(*message.args, **message.kwargs)
                 else:
                     step = step(*message.args)
                 if step.__class__ is not CoroutineType:
                     step = step.__await__()
-                if served >= next_timed:
-                    next_timed = served + (1 if served < ALL_TIMED else STRIDE)
-                    step = self._timed(message, step)
+                if served >= next_timed:  # the 1st, 2nd, 4th, 8th and so on, then one in `STRIDE`
+                    next_timed = served + min(served, STRIDE)
+                    began = perf_counter()
                 step = yield from step  # pyright: ignore[reportUnknownVariableType]
             except BaseException as error:  # the boundary around user code; `_outcome` says whose each error is
-                self._broken = self._outcome(message, error)
+                self.broken = self._outcome(message, error)
             else:
                 message.succeed(step)
             finally:
+                if began:
+                    self._record(message, perf_counter() - began)
+                    began = 0.0
                 self.running = None
                 call.active = False
                 if trace is not None:
@@ -210,62 +195,26 @@ class Cell(Mailbox):
                     forget_cancellation()
                 del message, call, step  # while it waits for the next it keeps nothing alive
 
-    @types.coroutine
-    def _timed(self, message: Message, handler: Any) -> Generator[Any, Any, Any]:
-        """A handler, with its duration recorded; a stream's depends on its reader and is left out."""
-        began = perf_counter()
-        try:
-            return (yield from handler)  # pyright: ignore[reportUnknownVariableType]
-        finally:
-            if not isinstance(message, StreamMessage):
-                if self.times is None:
-                    self.times = TimeHistogram()
-                self.times.record(perf_counter() - began)
-
-    def serve_at_once(self, message: Message) -> None:
-        assert self.task is not None
-        assert self._handling is not None
-        host = self.host
-        turn, loop, task = host.turn, host.loop, self.task
-        sender = asyncio.current_task(loop)
-        if sender is not turn.owner and not turn.depth:
-            turn.owner = sender
-            turn.left = BUDGET
-        turn.depth += 1
-        if sender is not None:
-            leave_task(loop, sender)
-        enter_task(loop, task)
-        try:
-            waits_for = self.context.run(self._handling.send, message)
-        except BaseException as error:  # only what must end the process comes through
-            self._handling = None
-            self._broken = error
-            self.wake()
-            raise
-        finally:
-            leave_task(loop, task)
-            if sender is not None:
-                enter_task(loop, sender)
-            turn.depth -= 1
-        if waits_for is not IDLE:
-            self._begun = put_aside(waits_for)
-            self.wake()
-        elif self._broken is not None or self.interrupt is not None:
-            self.wake()
+    def _record(self, message: Message, seconds: float) -> None:
+        """Keep how long a handler took; a stream's duration depends on its reader and is left out."""
+        if message.kind is not _STREAM:
+            if self.times is None:
+                self.times = TimeHistogram()
+            self.times.record(seconds)
 
     async def _wait(self) -> None:
         """Wait for a message, for one that was begun at once and now waits for something, or for an interrupt."""
-        self._wake = self.host.loop.create_future()
+        self.waiter = self.host.loop.create_future()
         try:
-            await self._wake
+            await self.waiter
         except asyncio.CancelledError:
-            if self._begun is IDLE or self.task is None:
+            if self.waits_for is IDLE or self.task is None:
                 raise
             # Meant for the handler that was begun: what it waits for is to be cancelled, once this task waits for it.
             self.task.uncancel()
             self.task.cancel()
         finally:
-            self._wake = None
+            self.waiter = None
 
     def _outcome(self, message: Message, error: BaseException) -> BaseException | None:
         """Give a handler's error to the sender; returns it if the actor itself fails by it."""
@@ -304,20 +253,21 @@ class Cell(Mailbox):
 
     async def _serve_concurrently(self, message: Message) -> None:
         failure = None
-        timed = self.begun < ALL_TIMED or self.begun % STRIDE == 0
+        timed = self.begun & (self.begun - 1) == 0 if self.begun < STRIDE else self.begun % STRIDE == 0
         call = Call(message.chain, message.deadline, message.trace)
         current_call.set(call)
         if message.trace is not None:
             traceparent.enter(message.trace)  # the task's own context ends with it
+        began = 0.0
         try:
             if message.deadline is not None and message.deadline <= self.host.loop.time():
                 message.fail(self._too_late(message))
                 return
+            if timed:
+                began = perf_counter()
             function = getattr(self.instance, message.method)
             if isinstance(message, StreamMessage):
                 value = await message.produce(function)
-            elif timed:
-                value = await self._timed(message, function(*message.args, **message.kwargs).__await__())
             else:
                 value = await function(*message.args, **message.kwargs)
         except BaseException as error:  # the boundary around user code; `_outcome` says whose each error is
@@ -328,6 +278,8 @@ class Cell(Mailbox):
             message.succeed(value)
         finally:
             call.active = False
+            if began:
+                self._record(message, perf_counter() - began)
             if failure is not None:
                 self.fail(failure)
 

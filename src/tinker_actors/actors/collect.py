@@ -20,6 +20,7 @@ from tinker_actors.actors.mailbox import Mailbox
 from tinker_actors.actors.message import Message
 from tinker_actors.actors.node import Gone
 from tinker_actors.actors.remote import RemoteTarget
+from tinker_actors.actors.shares import MISSING, Share, deal
 
 if TYPE_CHECKING:
     from tinker_actors.actors.deadlines import CoarseTimer
@@ -35,11 +36,31 @@ class Need(enum.Enum):
     SOME = "some"  # so many answers; the others are cancelled
 
 
-class Missing:
-    """Stands for an answer that has not come."""
+class Members:
+    """Where the actors of a group are. Refs never change that, so a group looks once.
 
+    Attributes:
+        refs: all, in the group's order. Positions are those here.
+        here: those in this process.
+        away: those in others, by process.
+        gone: those that had ended before this process could know them.
+    """
 
-MISSING = Missing()
+    __slots__ = ("away", "gone", "here", "refs")
+
+    def __init__(self, refs: Sequence[ActorRef]) -> None:
+        self.refs = refs
+        self.here: list[tuple[int, Mailbox]] = []
+        self.away: dict[int, list[tuple[int, RemoteTarget]]] = {}
+        self.gone: list[tuple[int, Gone]] = []
+        for index, ref in enumerate(refs):
+            target = ref.target
+            if isinstance(target, Mailbox):
+                self.here.append((index, target))
+            elif isinstance(target, RemoteTarget):
+                self.away.setdefault(ref.address.node, []).append((index, target))
+            elif isinstance(target, Gone):
+                self.gone.append((index, target))
 
 
 class Collector:
@@ -79,7 +100,7 @@ class Collector:
         """A member's error."""
         if not self.is_open:
             return
-        self.outcomes[index] = error
+        self.outcomes[index] = error = portable(error)
         self.failed.add(index)
         self.left -= 1
         if self.need is Need.ALL:
@@ -130,50 +151,6 @@ class Collector:
             self.future.set_exception(error)
 
 
-class Part(Message):
-    """A member's share of a group's ask, within this process."""
-
-    __slots__ = ("collector", "index")
-
-    at_once = True
-
-    def __init__(
-        self,
-        collector: Collector,
-        index: int,
-        method: str,
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
-        chain: Chain,
-        deadline: float | None,
-        trace: str | None,
-    ) -> None:
-        # The base's assignments again, because this runs once a member.
-        self.method = method
-        self.args = args
-        self.kwargs = kwargs
-        self.chain = chain
-        self.deadline = deadline
-        self.trace = trace
-        self.done = False
-        self.cancelled = False
-        self.collector = collector
-        self.index = index
-
-    def succeed(self, value: Any) -> None:
-        self.done = True
-        collector = self.collector
-        if collector.is_open:  # as in `Collector.answer`, because this runs once a member
-            collector.outcomes[self.index] = value
-            collector.left -= 1
-            if not collector.left or collector.takes_some:
-                collector.look()
-
-    def fail(self, error: BaseException) -> None:
-        self.done = True
-        self.collector.fail(self.index, portable(error))
-
-
 class Collection:
     """One ask to a group: sends it, and takes back what is no longer wanted."""
 
@@ -181,30 +158,31 @@ class Collection:
         self._loop = loop
         self._timer = timer
         self._options = options
-        self._local: list[tuple[Mailbox, Part]] = []
+        self._local: list[tuple[Mailbox, Share]] = []
         self._remote: list[PendingGather | PendingPart] = []
 
     async def run(
         self,
-        refs: Sequence[ActorRef],
+        members: Members,
         method: str,
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
         need: Need,
         quorum: int = 0,
     ) -> Collector:
-        """Ask all `refs` and wait until `need` is met; being cancelled cancels all handlers.
+        """Ask all `members` and wait until `need` is met; being cancelled cancels all handlers.
 
         Raises:
             QuorumError: too many members failed for the quorum.
             Exception: with `Need.ALL`, the first member's error.
         """
+        refs = members.refs
         chain, due, trace = inherited(self._options.timeout, self._loop)
         collector = Collector(self._loop, refs, need, quorum)
         if not refs:
             return collector
         try:
-            self._send(collector, refs, method, args, kwargs, chain, due, trace)
+            self._send(collector, members, method, args, kwargs, chain, due, trace)
             if collector.future.done():
                 await give_way()  # every member was served at once: the loop's other work has its turn now
             bucket = None
@@ -228,7 +206,7 @@ class Collection:
     def _send(
         self,
         collector: Collector,
-        refs: Sequence[ActorRef],
+        members: Members,
         method: str,
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
@@ -236,33 +214,21 @@ class Collection:
         due: float | None,
         trace: str | None,
     ) -> None:
-        wait = self._options.wait is not False
-        away: dict[int, list[tuple[int, RemoteTarget]]] = {}
-        local = self._local
-        for index, ref in enumerate(refs):
-            if not collector.is_open:
-                return  # decided before all were asked
-            target = ref.target
-            if isinstance(target, Mailbox):
-                part = Part(collector, index, method, args, kwargs, chain, due, trace)
-                target.post(part, wait=wait)
-                if not part.done:
-                    local.append((target, part))
-            elif isinstance(target, RemoteTarget):
-                away.setdefault(ref.address.node, []).append((index, target))
-            elif isinstance(target, Gone):
-                collector.fail(index, target.refusal())
-        if away:
+        for index, target in members.gone:
+            collector.fail(index, target.refusal())
+        message = Message(method, args, kwargs, chain, due, trace)
+        self._local = deal(collector, members.here, message, wait=self._options.wait is not False)
+        if members.away and collector.is_open:
             from tinker_actors.actors.gather import send_gather
 
-            for members in away.values():
-                pending = send_gather(collector, members, method, args, kwargs, chain, due, trace, self._options)
+            for there in members.away.values():
+                pending = send_gather(collector, there, method, args, kwargs, chain, due, trace, self._options)
                 self._remote.extend(pending)
 
     def _cancel(self) -> None:
-        for mailbox, part in self._local:
-            if not part.done:
-                mailbox.cancel(part)
+        for mailbox, share in self._local:
+            if not share.done:
+                mailbox.cancel(share)
         for pending in self._remote:
             if not pending.done:
                 pending.cancel()

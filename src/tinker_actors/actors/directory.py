@@ -340,7 +340,7 @@ class Directory:
 class _NotYet:
     """Stands in an address's place for the moment until its cell exists."""
 
-    ask: Any
+    asks: Any
     tell: Any
     stream: Any
 

@@ -8,66 +8,44 @@ from typing import TYPE_CHECKING, Any
 from tinker_actors.actors import envelope
 from tinker_actors.actors.errors import CodecError
 from tinker_actors.actors.message import Message
+from tinker_actors.actors.shares import MISSING, deal
 
 if TYPE_CHECKING:
     from tinker_actors.actors.call import Chain
+    from tinker_actors.actors.mailbox import Mailbox
     from tinker_actors.actors.serving import Serving
-
-
-class GatherPart(Message):
-    """One member's share."""
-
-    __slots__ = ("actor", "gather", "index")
-
-    at_once = True
-
-    def __init__(
-        self,
-        gather: RemoteGather,
-        index: int,
-        actor: int,
-        method: str,
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
-        chain: Chain,
-        deadline: float | None,
-        trace: str | None,
-    ) -> None:
-        # The base's assignments again, because this runs once a member.
-        self.method = method
-        self.args = args
-        self.kwargs = kwargs
-        self.chain = chain
-        self.deadline = deadline
-        self.trace = trace
-        self.done = False
-        self.cancelled = False
-        self.gather = gather
-        self.index = index
-        self.actor = actor
-
-    def succeed(self, value: Any) -> None:
-        self.done = True
-        self.gather.answer(self.index, value)
-
-    def fail(self, error: BaseException) -> None:
-        self.done = True
-        self.gather.fail(self.index, error)
+    from tinker_actors.actors.shares import Share
 
 
 class RemoteGather:
     """A group's ask; the answers of one loop turn go back in one envelope."""
 
-    __slots__ = ("_errors", "_ident", "_left", "_parts", "_scheduled", "_serving", "_values")
+    __slots__ = (
+        "_errors",
+        "_ident",
+        "_open",
+        "_places",
+        "_scheduled",
+        "_serving",
+        "_values",
+        "is_open",
+        "left",
+        "outcomes",
+        "takes_some",
+    )
 
     def __init__(self, serving: Serving, ident: int) -> None:
         self._serving = serving
         self._ident = ident
-        self._parts: list[GatherPart] = []
-        self._left = 0
+        self._open: list[tuple[Mailbox, Share]] = []
+        self._places: list[int] = []  # each member's position in its group
         self._values: list[tuple[int, Any]] = []
         self._errors: list[tuple[int, BaseException]] = []
         self._scheduled = False
+        self.is_open = True
+        self.takes_some = False
+        self.outcomes: list[Any] = []
+        self.left = 0
 
     def post(
         self,
@@ -81,38 +59,57 @@ class RemoteGather:
         *,
         wait: bool,
     ) -> None:
-        """Put a share into each member's mailbox; `members` are (position in the group, actor id)."""
+        """Give each member its share; `members` are (position in the group, actor id)."""
         node = self._serving.node
-        self._left = len(members)
-        for index, actor in members:
-            part = GatherPart(self, index, actor, method, args, kwargs, chain, due, trace)
-            self._parts.append(part)
+        self.left = len(members)
+        self._places = [index for index, _ in members]
+        self.outcomes = [MISSING] * len(members)
+        here: list[tuple[int, Mailbox]] = []
+        for place, (_, actor) in enumerate(members):
             cell = node.cells.get(actor)
             if cell is None:
-                part.fail(node.refusal(actor))
+                self.fail(place, node.refusal(actor))
             else:
-                cell.post(part, wait=wait)
+                here.append((place, cell))
+        self._open = deal(self, here, Message(method, args, kwargs, chain, due, trace), wait=wait)
+        self._take()
+        if not self._serving.alive:  # closed by one of the handlers
+            self.cancel()
 
     def answer(self, index: int, value: Any) -> None:
         """A member's result."""
-        self._values.append((index, value))
+        self._values.append((self._places[index], value))
         self._answered()
 
     def fail(self, index: int, error: BaseException) -> None:
         """A member's error."""
-        self._errors.append((index, error))
+        self._errors.append((self._places[index], error))
         self._answered()
+
+    def look(self) -> None:
+        """All members have answered; `post` takes what they left."""
+
+    def _take(self) -> None:
+        """Take the results that came while the members were asked."""
+        outcomes, self.outcomes = self.outcomes, []
+        self._values += [
+            (place, value) for place, value in zip(self._places, outcomes, strict=True) if value is not MISSING
+        ]
+        if self._values or self._errors:
+            self._see_off()
 
     def cancel(self) -> None:
         """Nobody waits for it any more."""
-        cells = self._serving.node.cells
-        for part in self._parts:
-            if not part.done and (cell := cells.get(part.actor)) is not None:
-                cell.cancel(part)
+        for mailbox, share in self._open:
+            if not share.done:
+                mailbox.cancel(share)
 
     def _answered(self) -> None:
-        self._left -= 1
-        if not self._left:
+        self.left -= 1
+        self._see_off()
+
+    def _see_off(self) -> None:
+        if not self.left:
             self._serving.open.pop(self._ident, None)
             self._send()
         elif not self._scheduled:

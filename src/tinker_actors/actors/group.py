@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, 
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from tinker_actors.actors.collect import Collection, Need
+from tinker_actors.actors.collect import Collection, Members, Need
 from tinker_actors.actors.deadlines import CoarseTimer
 from tinker_actors.actors.errors import MailboxFull
 from tinker_actors.actors.mailbox import Mailbox
@@ -53,7 +53,7 @@ class Group:
     cancelled. Members that share a process share the arguments, which are sent there once.
     """
 
-    __slots__ = ("_options", "refs")
+    __slots__ = ("_members", "_options", "refs")
 
     refs: tuple[ActorRef, ...]
 
@@ -65,6 +65,7 @@ class Group:
             refs.append(actor)
         self.refs = tuple(refs)
         self._options = options
+        self._members: Members | None = None
 
     def __len__(self) -> int:
         return len(self.refs)
@@ -77,7 +78,9 @@ class Group:
 
     def options(self, *, timeout: float | None = None, wait: bool | None = None) -> Group:
         """The same group with other sending options; see `Options`."""
-        return Group(self.refs, replace(self._options, timeout=timeout, wait=wait))
+        group = Group((), replace(self._options, timeout=timeout, wait=wait))
+        group.refs, group._members = self.refs, self._where()
+        return group
 
     @property
     def ask(self) -> Calls:
@@ -112,7 +115,7 @@ class Group:
             raise ValueError(f"a quorum of a group of {len(self.refs)} is 1 to {len(self.refs)}, got {count}")
 
         async def send(method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[ActorRef, Any]:
-            collector = await self._collection().run(self.refs, method, args, kwargs, Need.SOME, count)
+            collector = await self._collection().run(self._where(), method, args, kwargs, Need.SOME, count)
             return collector.answers()
 
         return Calls(send)
@@ -129,17 +132,17 @@ class Group:
         return Calls(self._tell)
 
     async def _ask(self, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
-        return (await self._collection().run(self.refs, method, args, kwargs, Need.ALL)).outcomes
+        return (await self._collection().run(self._where(), method, args, kwargs, Need.ALL)).outcomes
 
     async def _settle(self, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
-        return (await self._collection().run(self.refs, method, args, kwargs, Need.EACH)).outcomes
+        return (await self._collection().run(self._where(), method, args, kwargs, Need.EACH)).outcomes
 
     def _first(self, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Coroutine[Any, Any, Any]:
         if not self.refs:
             raise ValueError("an empty group has no first answer")
 
         async def send() -> Any:
-            collector = await self._collection().run(self.refs, method, args, kwargs, Need.SOME, 1)
+            collector = await self._collection().run(self._where(), method, args, kwargs, Need.SOME, 1)
             return next(iter(collector.answers().values()))
 
         return send()
@@ -174,6 +177,11 @@ class Group:
                     group.create_task(_sent(ref.target.tell(self._options, method, args, kwargs)))
         except ExceptionGroup as errors:
             raise errors.exceptions[0] from None
+
+    def _where(self) -> Members:
+        if self._members is None:
+            self._members = Members(self.refs)
+        return self._members
 
     def _collection(self) -> Collection:
         for ref in self.refs:

@@ -10,7 +10,11 @@ from __future__ import annotations
 import asyncio
 import types
 from collections.abc import Callable, Generator
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
+
+if TYPE_CHECKING:
+    from tinker_actors.actors.mailbox import Mailbox
+    from tinker_actors.actors.message import LocalAsk, Message
 
 BUDGET = 16  # asks in a row that one task may have served at once before the loop's other work gets its turn
 DEPTH = 16  # handlers started from within each other
@@ -29,18 +33,63 @@ class Turn:
         depth: handlers that are being started now, each from within the one before.
         left: asks that `owner`, and the handlers that it started, may still have served at once.
         owner: the task that asked last.
+        spare: an ask that was answered in its sender's turn, for the next to use again: a new one costs more.
     """
 
-    __slots__ = ("depth", "left", "owner")
+    __slots__ = ("depth", "left", "owner", "spare")
 
     def __init__(self) -> None:
         self.depth = 0
         self.left = BUDGET
         self.owner: asyncio.Task[Any] | None = None
+        self.spare: LocalAsk | None = None
 
 
 IDLE: Any = object()
 """What a handling generator gives when it has served a message and takes the next."""
+
+
+def serve_at_once(mailbox: Mailbox, message: Message) -> None:
+    """Start serving a one-at-a-time message of an idle actor now."""
+    host = mailbox.host
+    turn, loop, task = host.turn, host.loop, mailbox.task
+    assert task is not None
+    sender = asyncio.current_task(loop)
+    if sender is not turn.owner and not turn.depth:
+        turn.owner = sender
+        turn.left = BUDGET
+    turn.depth += 1
+    if sender is not None:
+        leave_task(loop, sender)
+    enter_task(loop, task)
+    handling = mailbox.handling
+    assert handling is not None
+    try:
+        waits_for = mailbox.context.run(handling.send, message)
+    except BaseException as error:  # only what must end the process comes through
+        break_off(mailbox, error)
+        raise
+    finally:
+        leave_task(loop, task)
+        if sender is not None:
+            enter_task(loop, sender)
+        turn.depth -= 1
+    if waits_for is not IDLE or mailbox.broken is not None or mailbox.interrupt is not None:
+        hand_over(mailbox, waits_for)
+
+
+def break_off(mailbox: Mailbox, error: BaseException) -> None:
+    """A handler that was begun at once raised what ends the process."""
+    mailbox.handling = None
+    mailbox.broken = error
+    mailbox.wake()
+
+
+def hand_over(mailbox: Mailbox, waits_for: Any) -> None:
+    """Let the actor's task take over the handler that waits for `waits_for`, or the actor's end."""
+    if waits_for is not IDLE:
+        mailbox.waits_for = put_aside(waits_for)
+    mailbox.wake()
 
 
 def put_aside(waits_for: Any) -> Any:

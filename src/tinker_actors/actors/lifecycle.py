@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from tinker_actors.actors.actor import Actor
 from tinker_actors.actors.call import Call, current_call
-from tinker_actors.actors.cell import Cell, Interrupt, forget_cancellation
+from tinker_actors.actors.cell import Cell, forget_cancellation
 from tinker_actors.actors.errors import ActorDiedError, ActorFailure, ActorStoppedError
-from tinker_actors.actors.mailbox import State
+from tinker_actors.actors.mailbox import Interrupt, State
 from tinker_actors.actors.restart import RestartHistory, Strategy
 from tinker_actors.errors import ActorError
 

@@ -5,20 +5,23 @@ from __future__ import annotations
 import asyncio
 import enum
 from collections import deque
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
+from contextvars import Context
 from typing import TYPE_CHECKING, Any
 
 from tinker_actors.actors import traceparent
 from tinker_actors.actors.actor import Actor, Kind, messages_of, plain_messages_of
 from tinker_actors.actors.call import current_call, inherited, inherited_trace
 from tinker_actors.actors.errors import ActorDiedError, ActorStoppedError, AskCycleError, MailboxFull
-from tinker_actors.actors.inline import BUDGET, DEPTH, give_way
+from tinker_actors.actors.inline import BUDGET, DEPTH, IDLE, give_way, serve_at_once
 from tinker_actors.actors.message import LocalAsk, LocalTell, Message
 from tinker_actors.actors.ref import ActorRef, Address, Options
 from tinker_actors.actors.stream import LocalStream, Stream
 
 if TYPE_CHECKING:
     from tinker_actors.actors.host import Host
+
+_NOTHING: Mapping[str, Any] = {}
 
 
 class State(enum.Enum):
@@ -31,6 +34,14 @@ class State(enum.Enum):
     ENDED = 5
 
 
+class Interrupt(enum.Enum):
+    """Why the serving loop must end."""
+
+    EXIT = 1  # the actor asked for its own end
+    FAIL = 2  # a concurrent message or a child failed it
+    KILL = 3  # stopped without draining
+
+
 class Mailbox:
     """The messages of one actor, waiting and in progress; `Cell` serves them.
 
@@ -39,17 +50,26 @@ class Mailbox:
         running: the one-at-a-time message in progress.
         concurrent: the tasks of the concurrent messages in progress.
         task: serves this mailbox; made by `life` when first needed.
+        context: what `task` runs in, from when there is one.
+        waiter: what `task` waits for while it has nothing to do: the actor runs, neither drained nor interrupted.
+        handling: what the one-at-a-time handlers run in, see `Cell`; None before the first.
+        waits_for: what the handler waits for that was begun at once and that `task` has not taken over.
+        interrupt: why serving is to end.
+        broken: the failure that this incarnation's last message was.
         reason: why the actor ended, or why its last incarnation did.
     """
 
     __slots__ = (
         "_room",
-        "_wake",
+        "broken",
         "capacity",
         "cls",
         "concurrent",
+        "context",
+        "handling",
         "host",
         "id",
+        "interrupt",
         "life",
         "messages",
         "name",
@@ -60,8 +80,11 @@ class Mailbox:
         "running",
         "state",
         "task",
+        "waiter",
+        "waits_for",
     )
 
+    context: Context
     life: Any  # the Lifecycle that starts, restarts and ends this actor
 
     def __init__(self, host: Host, cls: type[Actor], address: Address) -> None:
@@ -79,62 +102,78 @@ class Mailbox:
         self.state = State.STARTING
         self.reason: BaseException | None = None
         self.task: asyncio.Task[None] | None = None
-        self._wake: asyncio.Future[None] | None = None
+        self.waiter: asyncio.Future[None] | None = None
+        self.handling: Generator[Any, Any, None] | None = None
+        self.waits_for: Any = IDLE
+        self.broken: BaseException | None = None
+        self.interrupt: Interrupt | None = None
         self._room: deque[asyncio.Future[None]] = deque()
 
     def begin(self, message: Message) -> None:
         """Start a concurrent message."""
         raise NotImplementedError
 
-    def serve_at_once(self, message: Message) -> None:
-        """Start serving a one-at-a-time message now; the actor is idle."""
-        raise NotImplementedError
-
     # What a ref in this process calls
 
-    async def ask(self, options: Options, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Put an ask in the mailbox and await its outcome; being cancelled cancels the handler."""
-        host = self.host
-        timeout = options.timeout
-        turn = host.turn
-        if current_call.get() is None and traceparent.bridge is None:
-            due = None if timeout is None else host.loop.time() + timeout
-            message = LocalAsk(method, args, kwargs, (), due, None)
-            if (
-                self._wake is not None
-                and self.running is None
-                and method in self.plain
-                and not (self.queue or self.concurrent)
-            ):
-                self.serve_at_once(message)  # as `post` would, without its other questions
+    def asks(self, options: Options, method: str) -> Callable[..., Coroutine[Any, Any, Any]]:
+        """What puts asks in the mailbox and awaits their outcome; being cancelled cancels the handler."""
+        timeout, wait = options.timeout, options.wait is not False
+        plain = method in self.plain and (timeout is None or timeout > 0)
+
+        async def ask(*args: Any, **kwargs: Any) -> Any:
+            host = self.host
+            turn = host.turn
+            if current_call.get() is None and traceparent.bridge is None:
+                due = None if timeout is None else host.loop.time() + timeout
+                message = turn.spare
+                if message is None:
+                    message = LocalAsk(method, args, kwargs, (), due, None)
+                else:
+                    turn.spare = None
+                    message.method = method
+                    message.args = args
+                    message.kwargs = kwargs
+                    message.deadline = due
+                    message.chain = ()
+                    message.trace = None
+                if plain and self.waiter is not None and self.running is None and not (self.queue or self.concurrent):
+                    serve_at_once(self, message)  # as `post` would, without its other questions
+                else:
+                    self.post(message, wait)
             else:
-                self.post(message, options.wait is not False)
-        else:
-            chain, due, trace = inherited(timeout, host.loop)
-            message = LocalAsk(method, args, kwargs, chain, due, trace)
-            self.post(message, options.wait is not False)
-        if message.done:
-            turn.left -= 1
-            if turn.left <= 0:
-                turn.left = BUDGET
-                await give_way()
-            if message.error is None:
-                return message.value
-            raise message.taken_error()
-        future = message.future = host.loop.create_future()
-        if due is None:
+                chain, due, trace = inherited(timeout, host.loop)
+                message = LocalAsk(method, args, kwargs, chain, due, trace)
+                self.post(message, wait)
+            if message.done:
+                turn.left -= 1
+                if turn.left <= 0:
+                    turn.left = BUDGET
+                    await give_way()
+                if message.error is not None:
+                    raise message.taken_error()
+                value = message.value
+                message.args = ()
+                message.kwargs = _NOTHING
+                message.value = None
+                message.done = False
+                turn.spare = message
+                return value
+            future = message.future = host.loop.create_future()
+            if due is None:
+                try:
+                    return await future
+                finally:
+                    if not message.done:
+                        self.cancel(message)
+            bucket = host.timer.add(future, due, (self.name, method))
             try:
                 return await future
             finally:
+                bucket.pop(future, None)
                 if not message.done:
                     self.cancel(message)
-        bucket = host.timer.add(future, due, (self.name, method))
-        try:
-            return await future
-        finally:
-            bucket.pop(future, None)
-            if not message.done:
-                self.cancel(message)
+
+        return ask
 
     def tell(
         self, options: Options, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
@@ -186,8 +225,7 @@ class Mailbox:
 
     def post(self, message: Message, wait: bool = True) -> None:
         """Take `message`, or fail it at once with the reason why not."""
-        wake = self._wake
-        # While the serving loop waits for this, the actor runs, neither drained nor interrupted.
+        wake = self.waiter
         if (
             wake is not None
             and self.running is None
@@ -198,8 +236,9 @@ class Mailbox:
             and wait
             and (not message.chain or all(actor != self.id for actor, _ in message.chain))
             and self.host.turn.depth < DEPTH
+            and (message.deadline is None or message.deadline > self.host.loop.time())
         ):
-            self.serve_at_once(message)
+            serve_at_once(self, message)
             return
         method = self.messages.get(message.method)
         if method is None or method.kind is not message.kind:
@@ -229,7 +268,7 @@ class Mailbox:
             return
         self.queue.append(message)
         if wake is not None:
-            self._wake = None
+            self.waiter = None
             if not wake.done():
                 wake.set_result(None)
         elif self.task is None and self.state is State.RUNNING:
@@ -261,7 +300,7 @@ class Mailbox:
 
     def wake(self) -> None:
         """Let the serving loop look again."""
-        wake, self._wake = self._wake, None
+        wake, self.waiter = self.waiter, None
         if wake is not None and not wake.done():
             wake.set_result(None)
 

@@ -6,7 +6,7 @@ import asyncio
 import contextvars
 import weakref
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from tinker_actors.actors import arena, traceparent
@@ -19,7 +19,7 @@ from tinker_actors.actors.errors import ActorDiedError, CodecError
 from tinker_actors.actors.exchange import Exchange
 from tinker_actors.actors.inline import Turn
 from tinker_actors.actors.pulse import Pulse, Thresholds
-from tinker_actors.actors.ref import ActorRef, Address, Options, Target
+from tinker_actors.actors.ref import ActorRef, Address, Options, Target, positional
 from tinker_actors.actors.remote import RemoteTarget
 from tinker_actors.actors.survey import Surveyor
 from tinker_actors.errors import ActorError
@@ -61,6 +61,10 @@ class Gone:
 
     def _refuse(self) -> NoReturn:
         raise self.refusal()
+
+    def asks(self, options: Options, method: str) -> Callable[..., Coroutine[Any, Any, Any]]:
+        """What sends asks; see `ask`."""
+        return positional(self.ask, options, method)
 
     async def ask(self, options: Options, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Refuse."""

@@ -33,10 +33,8 @@ DEFAULT = Options()
 class Target(Protocol):
     """Where a ref's messages go: a mailbox in this process, or the link to another one."""
 
-    def ask(
-        self, options: Options, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> Coroutine[Any, Any, Any]:
-        """Send and await the reply."""
+    def asks(self, options: Options, method: str) -> Callable[..., Coroutine[Any, Any, Any]]:
+        """A function of the message's arguments, which sends and awaits the reply. A ref makes it once a method."""
         ...
 
     def tell(
@@ -62,7 +60,9 @@ class Address:
     mailbox: int  # messages that may wait at the target
 
 
-def _positional(send: Callable[..., Any], options: Options, method: str) -> Callable[..., Any]:
+def positional(send: Callable[..., Any], options: Options, method: str) -> Callable[..., Any]:
+    """A function of a message's arguments, which `send` takes after what stays the same."""
+
     def call(*args: Any, **kwargs: Any) -> Any:
         return send(options, method, args, kwargs)
 
@@ -81,7 +81,7 @@ class _Sender:
     def __getattr__(self, name: str) -> Callable[..., Any]:
         if name.startswith("_"):
             raise AttributeError(f"{name!r} is private; only public methods are messages")
-        call = self.__dict__[name] = _positional(self._send, self._options, name)
+        call = self.__dict__[name] = positional(self._send, self._options, name)
         return call
 
 
@@ -118,7 +118,7 @@ class ActorRef:
         elif name.startswith("_"):
             raise AttributeError(f"{name!r} is private; only public methods are messages")
         else:
-            value = _positional(self.target.ask, self._options, name)
+            value = self.target.asks(self._options, name)
         self.__dict__[name] = value
         return value
 

@@ -11,7 +11,7 @@ import asyncio
 import copy
 import weakref
 from collections import deque
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tinker_actors.actors import envelope, traceparent
@@ -20,7 +20,7 @@ from tinker_actors.actors.call import Chain, current_call, inherited, inherited_
 from tinker_actors.actors.codec import Frame
 from tinker_actors.actors.control import SYSTEM_IDS
 from tinker_actors.actors.errors import MailboxFull
-from tinker_actors.actors.ref import Address, Options
+from tinker_actors.actors.ref import Address, Options, positional
 from tinker_actors.actors.stream import Stream
 
 if TYPE_CHECKING:
@@ -167,6 +167,10 @@ class RemoteTarget:
         self.bytes = 0
         self.backlog: deque[tuple[Pending, bytes, Sequence[Frame]]] = deque()
         self._tells: deque[int] = deque()  # bytes of those that are not confirmed
+
+    def asks(self, options: Options, method: str) -> Callable[..., Coroutine[Any, Any, Any]]:
+        """What sends asks; see `ask`."""
+        return positional(self.ask, options, method)
 
     async def ask(self, options: Options, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Send an ask and await its outcome; being cancelled cancels the handler."""
