@@ -50,7 +50,7 @@ async def test_large_values_of_every_kind_arrive_equal(mesh: Mesh) -> None:
     torch = pytest.importorskip("torch")
     store = await mesh.spawn(Store)
     noise = np.random.default_rng(0)
-    for size in (65_535, 65_536, MIB, 2 * MIB + 3):
+    for size in (65_535, 65_536, MIB, 2 * MIB + 3, 9 * MIB + 1):
         data = noise.integers(0, 256, size, np.uint8)
         text = data.tobytes()
         value = [data, {"bytes": text, "more": (text, [data[::-1]])}, torch.from_numpy(data.copy())]
@@ -135,6 +135,19 @@ async def test_memory_is_lent_until_the_last_view_is_gone(shared: Mesh) -> None:
     assert arena.used == MIB
     del part
     assert arena.used == 0
+
+
+async def test_what_the_receiver_does_not_keep_comes_back_with_the_answer(shared: Mesh) -> None:
+    store = await shared.spawn(Store)
+    for size in (MIB, 9 * MIB + 1):
+        await store.size(np.ones(size, np.uint8))
+        await asyncio.sleep(0)  # the answer's batch has been read to its end
+        assert arena_of(shared).used == 0
+    await store.keep(np.ones(MIB, np.uint8))
+    assert arena_of(shared).used == MIB
+    await store.drop()
+    await asyncio.sleep(0)
+    assert arena_of(shared).used == 0
 
 
 async def test_a_failed_ask_keeps_nothing_alive(shared: Mesh) -> None:

@@ -104,6 +104,9 @@ def inputs(seed: int, count: int) -> Iterator[bytes]:
     real = frames_of_every_kind()
     batches = [env.join(luck.sample(real, luck.randrange(1, 5)), ()) for _ in range(200)]
     batches += [env.join([one], ()) for one in real]
+    named = [pack(one) for one in ([0, 1, 1, 9, 0, 1 << 20], [1, 7], [2, 5], [9], "x", None)]
+    batches += [env.lead([one], env.join([real[0]], [(0, 1)])) for one in named]
+    batches += [env.lead(named, env.join([real[0], real[2]], [(0, 2), (1, 4)]))]
     for number in range(count):
         good = luck.choice(batches)
         kind = number % 6

@@ -67,6 +67,10 @@ class Block:
 
         return np.frombuffer(self.segment.memory, np.uint8, size, self.offset)
 
+    def write(self, data: memoryview) -> None:
+        """Copy bytes to its begin."""
+        self.segment.view[self.offset : self.offset + len(data)] = data
+
     def freeze(self) -> None:
         """Make the array that was given out read-only: others are about to read it."""
         array = self.array and self.array()
@@ -77,7 +81,7 @@ class Block:
 class Segment:
     """One memfd, cut into blocks of one size."""
 
-    __slots__ = ("address", "block_size", "blocks", "fd", "id", "memory", "size", "used")
+    __slots__ = ("address", "block_size", "blocks", "fd", "id", "memory", "size", "used", "view")
 
     def __init__(self, name: str, ident: int, block_size: int) -> None:
         import numpy as np
@@ -95,6 +99,7 @@ class Segment:
         except BaseException:  # whatever it was, the descriptor is not leaked
             os.close(self.fd)
             raise
+        self.view = memoryview(self.memory)
         self.address = int(np.frombuffer(self.memory, np.uint8).__array_interface__["data"][0])
         self.blocks = [Block(self, index * block_size) for index in range(count)]
         self.used = 0
@@ -107,6 +112,7 @@ class Arena:
         name: how the names of its memfds begin; random, so that a peer recognises them.
         probe: an empty memfd by which a peer finds out whether it can open the others.
         size: bytes of all segments.
+        holds_arrays: whether `array` ever gave one out.
         dropped: ids of segments given back to the system, for the peers; whoever tells them clears it.
     """
 
@@ -116,6 +122,7 @@ class Arena:
         self.name = f"tinker-actors-{secrets.token_hex(8)}"
         self.probe = os.memfd_create(f"{self.name}-probe", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         self.size = 0
+        self.holds_arrays = False
         self.dropped: list[int] = []
         self._made = 0
         self._segments: dict[int, Segment] = {}
@@ -190,6 +197,7 @@ class Arena:
         self.hold(block, root)
         array = root.view(kind).reshape(sides)
         block.array = weakref.ref(array)
+        self.holds_arrays = True
         return array
 
     def hold(self, block: Block, root: np.ndarray[Any, Any]) -> None:

@@ -23,23 +23,38 @@ TENSOR_TYPES = frozenset({
 })  # fmt: skip
 
 
+_PLAIN = frozenset("?bBhHiIlLqQfd")  # the `dtype.char`s that a memoryview can read as bytes
+_written: dict[Any, str] = {}  # names by dtype, of those with such a character
+_read: dict[str, Any] = {}  # dtypes by name
+_READ_MOST = 256
+
+
 def write_array(array: Any) -> tuple[list[Any], memoryview]:
-    """[dtype, shape] and the elements in C order."""
+    """[dtype, shape] and the elements in C order of an array that is of no subclass."""
+    name = _written.get(array.dtype)
+    if name is not None:  # the short way: a process that was asleep runs everything at a fraction of its speed
+        view = memoryview(array)
+        if view.c_contiguous and view.nbytes:
+            return [name, list(array.shape)], view.cast("B")
     import numpy as np
 
-    if array.dtype.kind not in KINDS or type(array) is not np.ndarray:
-        raise CodecError(
-            f"can't send an array of {type(array).__name__} and dtype {array.dtype}; numbers and text only"
-        )
+    dtype = array.dtype
+    if dtype.kind not in KINDS:
+        raise CodecError(f"can't send an array of dtype {dtype}; numbers and text only")
+    if dtype.char in _PLAIN and dtype.isnative:
+        _written[dtype] = dtype.str
     flat: Any = np.ascontiguousarray(array).reshape(-1)
-    return [array.dtype.str, list(array.shape)], memoryview(flat.view(np.uint8) if flat.size else b"")
+    return [dtype.str, list(array.shape)], memoryview(flat.view(np.uint8) if flat.size else b"")
 
 
 def read_array(dtype: str, shape: list[int], buffer: Any) -> np.ndarray[Any, Any]:
     """The array over `buffer`, uncopied; read-only unless it is a `bytearray`."""
+    kind = _read.get(dtype) or _dtype(dtype)
+    if isinstance(buffer, Loan):
+        return buffer.root.view(kind).reshape(shape)
     import numpy as np
 
-    array = np.frombuffer(shared(buffer), dtype=_dtype(dtype)).reshape(shape)
+    array = np.frombuffer(buffer, dtype=kind).reshape(shape)
     if not isinstance(buffer, bytearray):
         array.flags.writeable = False
     return array
@@ -99,4 +114,6 @@ def _dtype(name: str) -> np.dtype[Any]:
     dtype = np.dtype(name)
     if dtype.kind not in KINDS or dtype.itemsize == 0:
         raise CodecError(f"dtype {name!r} is not allowed in a message")
+    if len(_read) < _READ_MOST:
+        _read[name] = dtype
     return dtype

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -16,14 +17,21 @@ if TYPE_CHECKING:
     import numpy as np
 
     from tinker_actors.actors.lane import Lane
+    from tinker_actors.actors.leases import Borrower
 
 INLINE = 2 << 20  # bytes copied on the loop in one turn; more goes to a thread
 THREADS = 2
+PIECE = 4 << 20  # bytes
 R = TypeVar("R")
 
 
 class Bulk:
-    """The arena of a node and the thread that copies into it. `limit`: bytes of shared memory, 0 for none."""
+    """The arena of a node and the threads that copy into it.
+
+    Attributes:
+        limit: bytes of shared memory, 0 for none.
+        returning: those that have something to give back.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, limit: int, max_message: int) -> None:
         self.loop = loop
@@ -34,6 +42,7 @@ class Bulk:
         self._copying = 0
         self._copied = 0  # bytes, inline, in this turn of the loop
         self._lanes: set[Lane] = set()
+        self.returning: deque[Borrower] = deque()
         self.closed = False
 
     @property
@@ -82,26 +91,35 @@ class Bulk:
         tensor = torch.frombuffer(memory, dtype=value.dtype).reshape(value.shape) if size else torch.empty_like(value)
         return tensor.copy_(value.detach())
 
+    def copies_now(self, size: int) -> bool:
+        """Whether `size` bytes, which this counts, may be copied on the loop in this turn."""
+        if self._copying or self._copied + size > INLINE:
+            return False
+        if not self._copied:
+            self.loop.call_soon(self._next_turn)
+        self._copied += size
+        return True
+
     def copy(self, frame: Frame, block: Block, done: Callable[[], None]) -> None:
-        """Copy a buffer into a block: now if it is small, otherwise in a thread."""
+        """Copy a buffer into a block in the threads, which take pieces in turn."""
         import numpy as np
 
         source = np.frombuffer(frame, np.uint8)
-        target = block.root(source.nbytes)
-        if not self._copying and self._copied + source.nbytes <= INLINE:
-            if not self._copied:
-                self.loop.call_soon(self._next_turn)
-            self._copied += source.nbytes
-            np.copyto(target, source)
-            done()
-            return
+        size = source.nbytes
+        target = block.root(size)
+        pieces = iter([(target[at : at + PIECE], source[at : at + PIECE]) for at in range(0, size, PIECE)])
+        working = min(THREADS, -(-size // PIECE))
         self._copying += 1
 
         def finish(_: Future[None]) -> None:
-            self._copying -= 1
-            done()
+            nonlocal working
+            working -= 1
+            if not working:
+                self._copying -= 1
+                done()
 
-        self.in_thread(np.copyto, target, source, done=finish)
+        for _ in range(working):
+            self.in_thread(_copy, pieces, done=finish)
 
     def in_thread(self, function: Callable[..., R], *args: Any, done: Callable[[Future[R]], None]) -> None:
         """Run a function that works without the interpreter's lock; `done` is called on the loop."""
@@ -113,6 +131,12 @@ class Bulk:
                 self.loop.call_soon_threadsafe(done, future)
 
         self._threads.submit(function, *args).add_done_callback(finished)
+
+    def give_back(self) -> None:
+        """Give back what nobody here reads any more, in the messages that are about to leave."""
+        with contextlib.suppress(IndexError):  # any thread may add to it, this one alone takes from it
+            while True:
+                self.returning.popleft().give_back()
 
     def tell_dropped(self) -> None:
         """Let the peers unmap what the arena has given back to the system."""
@@ -134,3 +158,10 @@ class Bulk:
 
     def _next_turn(self) -> None:
         self._copied = 0
+
+
+def _copy(pieces: Iterator[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]) -> None:
+    import numpy as np
+
+    for target, source in pieces:  # an iterator over a list gives each of its items to one thread
+        np.copyto(target, source)

@@ -102,6 +102,7 @@ class Outflow:
             chunk = transfer.frame[transfer.sent : transfer.sent + CHUNK]
             if self._link is None:
                 self._link = self._connect()
+                self._link.leads = False
             head = packing.pack([self._channel, transfer.id, transfer.sent, transfer.size, transfer.is_bytes])
             self._link.put(head, [chunk], now=True)
             transfer.sent += chunk.nbytes

@@ -68,6 +68,7 @@ class Codec:
         self._unicode_errors: str | None = None
         self._packers: list[packing.Packer] = [self._packer()]
         self.write: Callable[[Any], bytes] = self._packers[0].pack
+        self._heads = packing.packer(None, None)
         self._depth = 0
         self._lifting = False
         self._frames: list[Frame] | None = None
@@ -229,6 +230,8 @@ class Codec:
             return self._write_ref
         numpy = sys.modules.get("numpy")
         if numpy is not None and issubclass(kind, numpy.ndarray):
+            if kind is not numpy.ndarray:
+                raise CodecError(f"can't send an array of {kind.__name__}: make it an ndarray without a subclass")
             return lambda value: self._with_frame(Ext.ARRAY, *arrays.write_array(value))
         if numpy is not None and issubclass(kind, numpy.generic):
             return lambda value: self._nest(Ext.SCALAR, arrays.write_scalar(value))
@@ -264,6 +267,8 @@ class Codec:
     def _with_frame(self, code: Ext, head: list[Any], buffer: memoryview) -> Any:
         if self._frames is not None and buffer.nbytes >= OUT_OF_BAND:
             self._frames.append(buffer)
+            if self._depth < DEPTH_LIMIT:  # names and numbers need none of what `_nest` looks after
+                return packing.Ext(code, self._heads.pack([*head, None]))
             return self._nest(code, [*head, None])
         return self._nest(code, [*head, bytes(buffer)])
 

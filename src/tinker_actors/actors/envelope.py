@@ -1,7 +1,9 @@
 """What stands in a message between two nodes: batches of envelopes.
 
 A batch is one msgpack array: envelopes, and last the list of `[index, frames]` for those that have frames of their
-own (nil if none has). An envelope is an array that begins with its kind:
+own (nil if none has). Where all frames are descriptors of large data (see `lane.py`), they stand before the batch
+instead: the byte 0xc1, the size of an array in four bytes, and that array. An envelope is an array that begins with its
+kind:
 
     [HELLO, token, node, incarnation, url, network, session, heard]  first on every link; nothing is read before it
     [PEER, node, incarnation, url, key, error, final] node 0 says that a node is up (url), or down (nil) and why
@@ -30,7 +32,7 @@ from typing import Any, Final, cast
 
 from tinker_actors.actors import packing
 from tinker_actors.actors.buffers import CANDIDATES
-from tinker_actors.actors.codec import Codec, Frame
+from tinker_actors.actors.codec import OUT_OF_BAND, Codec, Frame
 from tinker_actors.actors.errors import CodecError
 
 HELLO: Final = 0
@@ -64,6 +66,9 @@ _WITH_VALUES: Final = frozenset({STREAM, TELL, GATHER, GATHERED, TELL_ALL, ERROR
 BATCH_ENVELOPES: Final = 128  # small enough that the receiver is at work while the sender still is
 BATCH_BYTES: Final = 256 * 1024
 
+LED: Final = b"\xc1"  # never used by msgpack: descriptors come first
+LED_MOST: Final = 1024  # descriptors before a batch; more go as frames, so that no part grows past its limit
+
 
 class Unreadable:
     """An envelope of which only the head, if anything, could be read."""
@@ -90,10 +95,35 @@ def may_hold_buffers(parts: list[Any]) -> bool:
 
 def join(envelopes: Sequence[bytes], counts: Sequence[tuple[int, int]]) -> bytes:
     """One batch of already encoded envelopes; `counts` are (index, frames) of those with frames."""
-    size = len(envelopes) + 1
-    head = bytes((0x90 | size,)) if size < 16 else b"\xdc" + size.to_bytes(2, "big")
     tail = packing.pack(counts) if counts else b"\xc0"
-    return b"".join((head, *envelopes, tail))
+    return b"".join((_array_of(len(envelopes) + 1), *envelopes, tail))
+
+
+def may_lead(frames: Sequence[Frame]) -> bool:
+    """Whether a batch's frames can stand before it: they are short, and so descriptors, and not too many."""
+    return len(frames) <= LED_MOST and all(len(frame) < OUT_OF_BAND for frame in frames)
+
+
+def lead(descriptors: Sequence[Frame], batch: bytes) -> bytes:
+    """A batch after its descriptors."""
+    array = b"".join((_array_of(len(descriptors)), *descriptors))
+    return b"".join((LED, len(array).to_bytes(4, "big"), array, batch))
+
+
+def led(data: bytes) -> tuple[list[Any], bytes]:
+    """What `lead` wrote: the descriptors, unpacked, and the batch.
+
+    Raises:
+        CodecError: it is malformed.
+    """
+    start = 5 + int.from_bytes(data[1:5], "big")
+    try:
+        descriptors = packing.unpack(data[5:start], _opaque)
+    except Exception as error:  # msgpack raises many types; all mean the same
+        raise CodecError(f"malformed descriptors: {type(error).__name__}: {error}") from error
+    if not isinstance(descriptors, list) or not descriptors:
+        raise CodecError("the descriptors before a batch are a non-empty array")
+    return cast(list[Any], descriptors), data[start:]
 
 
 def split(codec: Codec, data: bytes, frames: Sequence[Frame]) -> list[Any]:
@@ -141,6 +171,11 @@ def salvage(codec: Codec, data: bytes, frames: Sequence[Frame]) -> list[Any]:
                 head = None
             out.append(Unreadable(head, error))
     return out
+
+
+def _array_of(size: int) -> bytes:
+    """How msgpack begins an array."""
+    return bytes((0x90 | size,)) if size < 16 else b"\xdc" + size.to_bytes(2, "big")
 
 
 def _opaque(code: int, data: bytes) -> None:

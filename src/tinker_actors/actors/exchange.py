@@ -19,7 +19,7 @@ from tinker_actors.actors.serving import Serving
 if TYPE_CHECKING:
     import zmq
 
-    from tinker_actors.actors.link import Inbound, Outbound
+    from tinker_actors.actors.link import Inbound
     from tinker_actors.actors.node import Node
     from tinker_actors.actors.remote import Pending, RemoteTarget
 
@@ -43,10 +43,7 @@ class Exchange(PeerTable):
         self.busy: set[RemoteTarget] = set()
         self.greeted: Callable[[int, int, str, str | None], bool] | None = None
         self.next_id = itertools.count(1).__next__
-        self._dirty: list[Outbound] = []
-        self._flush_scheduled = False
         self.last_inbound = 0
-        self._receiving = False
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None
         self._inbound: Inbound | None = None
 
@@ -152,19 +149,6 @@ class Exchange(PeerTable):
         except CodecError as error:
             self.send(index, [envelope.ERROR, ident, error])
 
-    def flush(self) -> None:
-        """Send what this loop turn has gathered."""
-        self._flush_scheduled = False
-        dirty, self._dirty = self._dirty, []
-        for link in dirty:
-            link.flush()
-
-    def schedule(self, link: Outbound) -> None:
-        self._dirty.append(link)
-        if not self._flush_scheduled and not self._receiving:
-            self._flush_scheduled = True
-            self.loop.call_soon(self.flush)
-
     # Peers
 
     def connect(self, index: int, incarnation: int, url: str, key: str | None = None) -> None:
@@ -241,8 +225,24 @@ class Exchange(PeerTable):
     # Receiving
 
     def receive(self, identity: bytes, data: bytes, frames: Sequence[Frame]) -> None:
-        if frames and not (frames := self.find_frames(identity, data, frames)):
-            return
+        is_large = bool(frames) or data.startswith(envelope.LED)
+        if is_large:
+            data, frames = self.find_frames(identity, data, frames)
+            if not frames:
+                self.bulk.give_back()
+                return
+        self._receiving = True
+        try:
+            self._read(identity, data, frames)
+        finally:
+            self._receiving = False
+            if is_large:  # what was lent and is not kept is given back with the answer
+                del frames
+                self.bulk.give_back()
+            if self._dirty:
+                self.flush()  # what is answered by now goes out while the next batch is read
+
+    def _read(self, identity: bytes, data: bytes, frames: Sequence[Frame]) -> None:
         whole = True
         try:
             batch: list[Any] = envelope.split(self.node.codec, data, frames)
@@ -254,15 +254,6 @@ class Exchange(PeerTable):
                 self.bad(identity, error)
                 return
         self.last_inbound = len(batch)
-        self._receiving = True
-        try:
-            self._take(identity, batch, whole=whole)
-        finally:
-            self._receiving = False
-            if self._dirty:
-                self.flush()  # what is answered by now goes out while the next batch is read
-
-    def _take(self, identity: bytes, batch: list[Any], *, whole: bool) -> None:
         pending = self.pending
         peer = self.known.get(identity)
         for parts in batch:
@@ -326,6 +317,7 @@ class Exchange(PeerTable):
         elif kind == envelope.TELL_ALL:
             peer.serving.tell_all(parts)
         elif kind == envelope.BULK:
+            self.last_inbound -= 1  # nobody answers it
             if peer.lane is not None:
                 peer.lane.control(parts[1], parts[2])
         elif kind == envelope.HELLO:

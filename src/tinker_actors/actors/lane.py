@@ -35,6 +35,8 @@ LARGE = 1 << 20  # bytes
 LOAN, TRANSFER, MADE = 0, 1, 2
 OFFER, ACCEPT, FREE, DROP, RECEIVED, MAKE = 3, 4, 5, 6, 7, 8
 
+_pack = packing.packer(None, None).pack
+
 
 class Parcel:
     """A message with buffers, some of which are not ready yet; `keys` as in `Lane.put`."""
@@ -78,7 +80,7 @@ class Lane:
         self._control = control
         self._outflow = Outflow(connect, bulk.max_message)
         self._inflow = Inflow(2 * bulk.max_message, lambda: bulk.arena)
-        self._borrower = Borrower(bulk.loop, lambda leases: control(FREE, leases))
+        self._borrower = Borrower(bulk.loop, lambda leases: control(FREE, leases), bulk.returning)
         self._is_shared = False
         self._lent: dict[int, Block] = {}
         self._leases = 0
@@ -103,7 +105,11 @@ class Lane:
         """
         parcel = Parcel(data, frames, keys, now)
         for index, frame in enumerate(frames):
-            self._prepare(parcel, index, frame)
+            descriptor = self._describe(frame)
+            if descriptor is not None:
+                parcel.frames[index] = memoryview(descriptor)
+            elif frame.nbytes >= LARGE:
+                self._prepare(parcel, index, frame)
         if not parcel.missing and not (self.waiting and any(key in self.waiting for key in keys)):
             self._send(parcel)
             return
@@ -112,18 +118,18 @@ class Lane:
 
     def control(self, kind: int, value: Any) -> None:
         """A [BULK, kind, value] envelope of the peer."""
-        if kind == OFFER:
-            pid, fd, name = value
-            self._control(ACCEPT, self._borrower.accept(pid, fd, name))
-        elif kind == ACCEPT:
-            self._is_shared = bool(value)
-        elif kind == FREE:
+        if kind == FREE:
             arena = self._bulk.arena
             for lease in value:
                 block = self._lent.pop(lease, None)
                 if arena is not None and block is not None:
                     arena.release(block)
             self._bulk.tell_dropped()
+        elif kind == OFFER:
+            pid, fd, name = value
+            self._control(ACCEPT, self._borrower.accept(pid, fd, name))
+        elif kind == ACCEPT:
+            self._is_shared = bool(value)
         elif kind == DROP:
             self._borrower.forget(value)
         elif kind == MAKE:
@@ -156,8 +162,17 @@ class Lane:
             self._bulk.in_thread(read, done=made)
 
     def find_frames(self, frames: Sequence[Frame]) -> list[Any]:
-        """The frames of a message with what their descriptors name; an error in place of what can't be had."""
-        return [frame if memoryview(frame).nbytes >= OUT_OF_BAND else self._find(frame) for frame in frames]
+        """The frames of a message with what their descriptors name; an error in place of what can't be had.
+
+        `Bulk.give_back` must follow in the same turn of the loop, when the message has been read.
+        """
+        self._borrower.expect()
+        return [frame if memoryview(frame).nbytes >= OUT_OF_BAND else self._read(frame) for frame in frames]
+
+    def find(self, descriptors: Sequence[Any]) -> list[Any]:
+        """The same of descriptors that are unpacked already."""
+        self._borrower.expect()
+        return [self._find(descriptor) for descriptor in descriptors]
 
     def _make(self, lease: int, segment: int, fd: int, offset: int, size: int) -> None:
         """Make `bytes` of what the peer lends, off the loop; a message that needs them follows."""
@@ -169,8 +184,9 @@ class Lane:
                 self._control(MADE, lease)
 
         try:
-            loan = self._borrow(lease, segment, fd, offset, size)
+            loan = self._borrower.borrow(lease, segment, fd, offset, size)
         except CodecError:
+            self._control(FREE, [lease])
             self._control(MADE, lease)
         else:
             self._bulk.in_thread(loan.read, done=made)
@@ -196,28 +212,40 @@ class Lane:
             for block in lent.values():
                 arena.release(block)
 
+    def _describe(self, frame: Frame) -> bytes | None:
+        """A frame's descriptor, if its bytes already are where the peer can reach them or are soon copied there."""
+        size = frame.nbytes
+        bulk = self._bulk
+        arena = bulk.arena
+        if arena is None:
+            return None
+        if arena.holds_arrays and (found := _lying_in(arena, frame, size)) is not None:
+            block, offset = found
+            block.freeze()
+            if self._is_shared:
+                arena.retain(block)
+                return _pack([LOAN, *self._lend(block, offset, size)])
+        if not self._is_shared or not LARGE <= size <= INLINE or not bulk.copies_now(size):
+            return None
+        block = arena.allocate(size)
+        if arena.dropped:
+            bulk.tell_dropped()
+        if block is None:
+            return None
+        block.write(frame)
+        return _pack([LOAN, *self._lend(block, block.offset, size)])
+
     def _prepare(self, parcel: Parcel, index: int, frame: Frame) -> None:
-        """Put a descriptor in a frame's place, now or when its bytes are where the peer can reach them."""
+        """Put a descriptor in a frame's place when its bytes are where the peer can reach them."""
         size = frame.nbytes
         arena = self._bulk.arena
-        if arena is not None and not arena.is_empty:
-            found = _lying_in(arena, frame, size)
-            if found is not None:
-                block, offset = found
-                block.freeze()
-                if self._is_shared:
-                    arena.retain(block)
-                    parcel.frames[index] = memoryview(packing.pack([LOAN, *self._lend(block, offset, size)]))
-                    return
-        if size < LARGE:
-            return
         block = arena.allocate(size) if arena is not None and self._is_shared else None
         self._bulk.tell_dropped()
         parcel.missing += 1
         if arena is None or block is None:
             parcel.transferred += size
             self._outflow.submit(
-                frame, _is_bytes(frame), lambda ident: self._ready(parcel, index, packing.pack([TRANSFER, ident]))
+                frame, _is_bytes(frame), lambda ident: self._ready(parcel, index, _pack([TRANSFER, ident]))
             )
             return
 
@@ -227,10 +255,10 @@ class Lane:
                 return
             descriptor = self._lend(block, block.offset, size)
             if size <= INLINE or not _is_bytes(frame):
-                self._ready(parcel, index, packing.pack([LOAN, *descriptor]))
+                self._ready(parcel, index, _pack([LOAN, *descriptor]))
                 return
             lease = descriptor[0]
-            self._making[lease] = lambda: self._ready(parcel, index, packing.pack([MADE, lease]))
+            self._making[lease] = lambda: self._ready(parcel, index, _pack([MADE, lease]))
             self._control(MAKE, descriptor)
 
         self._bulk.copy(frame, block, copied)
@@ -264,23 +292,27 @@ class Lane:
         if parcel.transferred:
             self._outflow.delivered(parcel.transferred)
 
-    def _borrow(self, lease: int, segment: int, fd: int, offset: int, size: int) -> Any:
+    def _read(self, frame: Frame) -> Any:
         try:
-            return self._borrower.borrow(lease, segment, fd, offset, size)
-        except CodecError:
-            self._control(FREE, [lease])
-            raise
+            descriptor = packing.unpack(bytes(frame), _no_extensions)
+        except Exception as error:  # whatever bytes from elsewhere make of msgpack
+            return CodecError(f"a malformed descriptor: {type(error).__name__}: {error}")
+        return self._find(descriptor)
 
-    def _find(self, frame: Frame) -> Any:
+    def _find(self, descriptor: Any) -> Any:
+        kind: Any = None
+        rest: list[Any] = []
         try:
-            kind, *rest = packing.unpack(bytes(frame), _no_extensions)
+            kind, *rest = descriptor
             if kind == LOAN:
-                return self._borrow(*rest)
+                return self._borrower.borrow(*rest)
             if kind == TRANSFER:
                 return self._inflow.take(rest[0])
             if kind == MADE and rest[0] in self._made:
                 return self._made.pop(rest[0])
         except CodecError as error:
+            if kind == LOAN:
+                self._control(FREE, [rest[0]])
             return error
         except Exception as error:  # whatever bytes from elsewhere make of the conversions
             return CodecError(f"a malformed descriptor: {type(error).__name__}: {error}")

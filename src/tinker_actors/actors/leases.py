@@ -10,6 +10,7 @@ import contextlib
 import fcntl
 import mmap
 import os
+import threading
 import weakref
 from collections import deque
 from collections.abc import Callable
@@ -28,9 +29,13 @@ SEGMENTS = 4096  # mappings of one peer at most
 class Mapping:
     """One of a peer's segments, mapped read-only. `fd` stays open for copy-on-write mappings."""
 
-    __slots__ = ("__weakref__", "fd", "memory", "size")
+    __slots__ = ("__weakref__", "_byte", "_read", "fd", "memory", "size")
 
     def __init__(self, pid: int, fd: int, name: str) -> None:
+        import numpy as np
+
+        self._read: Any = np.frombuffer
+        self._byte = np.dtype(np.uint8)
         self.fd = _open(pid, fd, name)
         try:
             self.size = os.fstat(self.fd).st_size
@@ -42,24 +47,31 @@ class Mapping:
             raise
         weakref.finalize(self, os.close, self.fd).atexit = False
 
+    def root(self, offset: int, size: int, memory: mmap.mmap | None = None) -> Any:
+        """A part of it, or of another mapping of it, as an array of bytes that all its views keep alive."""
+        return self._read(self.memory if memory is None else memory, self._byte, size, offset)
+
 
 class Loan:
-    """A lease's bytes. They are given back when this and every buffer made here has been collected."""
+    """A lease's bytes. They are given back when this and every buffer made here has been collected.
 
-    __slots__ = ("_buffer", "_holders", "_lease", "_mapping", "_offset", "_release", "nbytes")
+    Attributes:
+        root: the peer's memory, read-only.
+    """
 
-    def __init__(self, mapping: Mapping, lease: int, offset: int, size: int, release: Callable[[int], None]) -> None:
+    __slots__ = ("_borrower", "_lease", "_mapping", "_offset", "nbytes", "root")
+
+    def __init__(self, borrower: Borrower, mapping: Mapping, lease: int, offset: int, size: int, root: Any) -> None:
+        self._borrower = borrower
         self._mapping = mapping
         self._lease = lease
         self._offset = offset
-        self._release = release
-        self._holders = [0]
         self.nbytes = size
-        self._buffer = self._held(mapping.memory, offset)
+        self.root = root
 
     def shared(self) -> memoryview:
-        """The peer's memory, read-only."""
-        return self._buffer
+        """The peer's memory."""
+        return memoryview(self.root)
 
     def private(self) -> memoryview:
         """The same bytes, writable: pages that are written become this process's own."""
@@ -71,27 +83,44 @@ class Loan:
             prot=mmap.PROT_READ | mmap.PROT_WRITE,
             offset=self._offset - page,
         )
-        return self._held(memory, page)
+        root = self._mapping.root(page, self.nbytes, memory)
+        self._borrower.hold(self._lease, root)
+        return memoryview(root)
 
     def read(self) -> bytes:
         """A copy. It may be made in a thread, and leaves the interpreter's lock free."""
         return read(self._mapping.fd, self.nbytes, self._offset)
 
-    def _held(self, memory: mmap.mmap, offset: int) -> memoryview:
-        import numpy as np
 
-        root: Any = np.frombuffer(memory, np.uint8, self.nbytes, offset)
-        self._holders[0] += 1
-        weakref.finalize(root, _let_go, self._holders, self._lease, self._release).atexit = False
-        return memoryview(root)
+class _Holder(weakref.ref[Any]):
+    """Memory of a lease. It is kept in the list of all that the lease has, and leaves it when it is collected."""
+
+    __slots__ = ("lease",)
+
+    lease: int
 
 
 class Borrower:
-    """All that one incarnation of a peer has lent. `give_back` gets the leases that nobody here reads any more."""
+    """All that one incarnation of a peer has lent.
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, give_back: Callable[[list[int]], None]) -> None:
+    Args:
+        loop: whose thread gives back.
+        give_back: gets the leases that nobody here reads any more.
+        returning: where this puts itself when there are such; whoever takes it out calls `give_back`, as the loop
+            will in a turn of its own.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        give_back: Callable[[list[int]], None],
+        returning: deque[Borrower] | None = None,
+    ) -> None:
         self._loop = loop
-        self._give_back = give_back
+        self._thread = threading.get_ident()
+        self._send = give_back
+        self._returning: deque[Borrower] = deque(maxlen=0) if returning is None else returning
+        self._holders: dict[int, list[_Holder]] = {}
         self._pid = 0
         self._name = ""
         self._mappings: dict[int, Mapping] = {}
@@ -127,7 +156,19 @@ class Borrower:
             self._mappings[segment] = mapping
         if size < 1 or offset < 0 or offset + size > mapping.size:
             raise CodecError(f"a peer lends bytes {offset} to {offset + size} of {mapping.size}")
-        return Loan(mapping, lease, offset, size, self._release)
+        root = mapping.root(offset, size)
+        self.hold(lease, root)
+        return Loan(self, mapping, lease, offset, size, root)
+
+    def hold(self, lease: int, root: Any) -> None:
+        """Keep a lease as long as any view of `root` is alive."""
+        holder = _Holder(root, self._let_go)
+        holder.lease = lease
+        others = self._holders.get(lease)
+        if others is None:
+            self._holders[lease] = [holder]
+        else:
+            others.append(holder)
 
     def forget(self, segments: list[int]) -> None:
         """The peer has given these segments back to the system."""
@@ -138,35 +179,46 @@ class Borrower:
         """The peer is gone: nobody to give anything back to. What is being read stays."""
         self._closed = True
         self._mappings.clear()
+        self._holders.clear()
 
-    def _release(self, lease: int) -> None:
+    def _let_go(self, holder: _Holder) -> None:
         """Called by the collector, in whatever thread it runs."""
-        self._returned.append(lease)
-        if not self._waking and not self._closed:
+        holders = self._holders.get(holder.lease)
+        if holders is None:
+            return  # this is closed
+        holders.remove(holder)
+        if holders:
+            return
+        self._holders.pop(holder.lease, None)
+        self._returned.append(holder.lease)
+        if not self._waking:
             self._waking = True
+            self._returning.append(self)
+            here = threading.get_ident() == self._thread
             with contextlib.suppress(RuntimeError):  # the loop is closed
-                self._loop.call_soon_threadsafe(self._send)
+                (self._loop.call_soon if here else self._loop.call_soon_threadsafe)(self.give_back)
 
-    def _send(self) -> None:
+    def expect(self) -> None:
+        """Somebody calls `give_back` in this very turn of the loop."""
+        if not self._waking:
+            self._waking = True
+            self._returning.append(self)
+
+    def give_back(self) -> None:
+        """Send what was returned by now."""
         self._waking = False  # first: what is returned from here on asks for another turn
         leases: list[int] = []
         with contextlib.suppress(IndexError):
             while True:
                 leases.append(self._returned.popleft())
         if leases and not self._closed:
-            self._give_back(leases)
+            self._send(leases)
 
 
 def read(fd: int, size: int, offset: int) -> bytes:
     """Bytes of a file, all of them; without the interpreter's lock."""
     data = os.pread(fd, size, offset)
     return data if len(data) == size else data + read(fd, size - len(data), offset + len(data))
-
-
-def _let_go(holders: list[int], lease: int, release: Callable[[int], None]) -> None:
-    holders[0] -= 1
-    if not holders[0]:
-        release(lease)
 
 
 def _open(pid: int, fd: int, name: str) -> int:

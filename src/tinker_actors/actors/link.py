@@ -110,7 +110,12 @@ class Inbound:
 
 
 class Outbound:
-    """The DEALER to one incarnation of a peer. All envelopes of one loop turn leave as one message."""
+    """The DEALER to one incarnation of a peer. All envelopes of one loop turn leave as one message.
+
+    Attributes:
+        scheduled: whether the turn's `flush` is to come.
+        leads: whether short frames are descriptors.
+    """
 
     def __init__(
         self,
@@ -129,6 +134,7 @@ class Outbound:
         self._counts: list[tuple[int, int]] = []
         self._blocked: deque[tuple[bytes, list[Frame]]] = deque()
         self.scheduled = False
+        self.leads = True
         socket = self._socket = context.socket(zmq.DEALER)
         socket.setsockopt(zmq.LINGER, 0)
         socket.setsockopt(zmq.IMMEDIATE, 1)
@@ -164,6 +170,8 @@ class Outbound:
         self._envelopes, self._size = [], 0
         if frames:
             self._frames, self._counts = [], []
+            if self.leads and envelope.may_lead(frames):  # parts of their own would cost more than all else about them
+                data, frames = envelope.lead(frames, data), []
         if self._blocked or not self._send(data, frames):
             self._blocked.append((data, frames))
             if len(self._blocked) == 1:

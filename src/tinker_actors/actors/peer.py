@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from tinker_actors.actors import envelope
+from tinker_actors.actors import envelope, packing
 from tinker_actors.actors.bulk import Bulk
 from tinker_actors.actors.chunks import SUFFIX
 from tinker_actors.actors.codec import Frame
@@ -89,6 +89,9 @@ class PeerTable:
         self.bad_messages = 0
         self._bad_logged = -LOG_EVERY
         self.bulk = bulk
+        self._dirty: list[Outbound] = []
+        self._flush_scheduled = False
+        self._receiving = False
         self.network: Network | None = None
         self.known: dict[bytes, Peer] = {}
         self.by_index = {other: Peer(node, other) for other in range(node.count) if other != node.index}
@@ -165,12 +168,29 @@ class PeerTable:
             for peer in self.by_index.values()
         )
 
+    def flush(self) -> None:
+        """Send what this loop turn has gathered."""
+        self._flush_scheduled = False
+        if self.bulk.returning:
+            self.bulk.give_back()
+        dirty, self._dirty = self._dirty, []
+        for link in dirty:
+            link.flush()
+
+    def schedule(self, link: Outbound) -> None:
+        self._dirty.append(link)
+        if not self._flush_scheduled and not self._receiving:
+            self._flush_scheduled = True
+            self.node.loop.call_soon(self.flush)
+
     def open_lane(self, peer: Peer, link: Outbound, connect: Callable[[], Outbound], *, same_host: bool) -> None:
         """Make the way for large data beside a new link; `connect` makes its own connection when it needs one."""
         from tinker_actors.actors.lane import Lane
 
+        pack = packing.packer(None, None).pack
+
         def control(kind: int, value: object) -> None:
-            link.put(self.node.codec.encode([envelope.BULK, kind, value]))
+            link.put(pack([envelope.BULK, kind, value]))
 
         peer.lane = Lane(self.bulk, link, control, connect, same_host=same_host)
 
@@ -180,18 +200,21 @@ class PeerTable:
         if lane is not None:
             lane.close()
 
-    def find_frames(self, identity: bytes, data: bytes, frames: Sequence[Frame]) -> Sequence[Frame]:
-        """A message's frames with what their descriptors name; none if it is a chunk of something large, or bad."""
+    def find_frames(self, identity: bytes, data: bytes, frames: Sequence[Frame]) -> tuple[bytes, Sequence[Frame]]:
+        """A batch, and its frames with what their descriptors name; none if it is a chunk of large data, or bad."""
         peer = self.known.get(identity.removesuffix(SUFFIX))
         try:
             if peer is None or peer.lane is None:
                 raise CodecError("large data from a node that has not said hello")
+            if not frames:
+                descriptors, batch = envelope.led(data)
+                return batch, peer.lane.find(descriptors)
             if not identity.endswith(SUFFIX):
-                return peer.lane.find_frames(frames)
+                return data, peer.lane.find_frames(frames)
             peer.lane.chunk(data, frames)
         except Exception as error:  # the boundary around bytes from elsewhere: a bad message is dropped
             self.bad(identity, error)
-        return ()
+        return data, ()
 
     def bad(self, identity: bytes, error: Exception) -> None:
         """Count and log a message that can't be read."""
