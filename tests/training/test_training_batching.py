@@ -75,7 +75,7 @@ def image_datum():
     [
         ([], PPO, "no datums"),
         ([supervised([1, 2], [1])], PPO, "datum 0 .*weights, but the loss ppo needs mask"),
-        ([image_datum()], SFT, "datum 0 .*image; this trainer takes text only"),
+        ([image_datum()], SFT, "datum 0 .*image; the base model reads none"),
         ([supervised([1, 2], [1]), supervised([1, 99], [1])], SFT, "datum 1 .*token 99.*below 50"),
         ([supervised([99, 1], [1])], SFT, "token 99"),
         ([supervised(list(range(1, 12)), [1] * 10)], SFT, "10 positions; the model's context has 8"),

@@ -6,6 +6,7 @@ example of target coordinates.
 
 from tinker_actors.data.datums import Datum, rl_datums, sft_datums
 from tinker_actors.data.endings import EpisodeEnd, TurnEnd
+from tinker_actors.data.images import Image
 from tinker_actors.data.inputs import Chunk, ImageChunk, ModelInput, TextChunk, concatenate
 from tinker_actors.data.messages import Message, Role, ToolCall, tool_results
 from tinker_actors.data.seeds import derive_seed
@@ -25,6 +26,7 @@ __all__ = [
     "Episode",
     "EpisodeEnd",
     "Group",
+    "Image",
     "ImageChunk",
     "Message",
     "ModelInput",

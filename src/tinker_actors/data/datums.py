@@ -28,7 +28,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from tinker_actors.data.inputs import ModelInput, concatenate
+from tinker_actors.data.inputs import ImageChunk, ModelInput, concatenate
 from tinker_actors.data.trajectories import Trajectory, Turn
 from tinker_actors.errors import DataError
 
@@ -83,6 +83,7 @@ class Datum:
             raise DataError(f"{self.where}: scale is {self.scale}; a finite number of at least 0 is needed")
         if self.is_rl:
             self._check_rl(length)
+            self._check_images("mask", self.mask or ())
             return
         kind = "topk_targets" if self.weights is None else "weights"
         for name in ("mask", "logprobs", "advantages", "reference_logprobs"):
@@ -94,6 +95,19 @@ class Datum:
         if self.topk_targets is not None or self.topk_weights is not None:
             raise DataError(f"{self.where}: topk_targets and weights exclude each other; candidates have topk_weights")
         _check_row(self.where, "weights", self.weights, length)
+        self._check_images("weights", self.weights)
+
+    def _check_images(self, name: str, marks: Sequence[float]) -> None:
+        start = 0
+        for chunk in self.model_input.chunks:
+            # the target at an index is the token one position further
+            for index in range(max(start - 1, 0), start + len(chunk) - 1) if isinstance(chunk, ImageChunk) else ():
+                if marks[index] != 0:
+                    raise DataError(
+                        f"{self.where}: {name}[{index}] is {marks[index]}, but that target is a position of an image; "
+                        "0 is needed"
+                    )
+            start += len(chunk)
 
     def _check_topk(self, length: int) -> None:
         if self.topk_targets is None or self.topk_weights is None:
@@ -108,6 +122,7 @@ class Datum:
                     f"{self.where}: topk_targets[{position}] is {candidates}; each candidate once is needed"
                 )
             _check_row(self.where, f"topk_weights[{position}]", weights, len(candidates))
+        self._check_images("topk_weights", [any(weights) for weights in self.topk_weights])
 
     def _check_rl(self, length: int) -> None:
         if self.mask is None or self.logprobs is None or self.advantages is None:

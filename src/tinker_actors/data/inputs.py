@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -33,16 +33,20 @@ class ImageChunk:
         format: The encoding, such as "png" or "jpeg".
         token_count: Positions in the model's input once expanded.
         placeholder: The token id that stands at each of those positions.
+        grid: Rows and columns of those positions, where the model arranges them so; else None.
     """
 
     data: bytes
     format: str
     token_count: int
     placeholder: int
+    grid: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
         if self.token_count < 1:
             raise DataError(f"token_count of an image is {self.token_count}; an image expands to at least 1 token")
+        if self.grid is not None and self.grid[0] * self.grid[1] != self.token_count:
+            raise DataError(f"token_count of an image is {self.token_count}, but its grid is {self.grid}")
 
     def __len__(self) -> int:
         return self.token_count
@@ -62,9 +66,23 @@ class ModelInput:
     chunks: tuple[Chunk, ...] = ()
 
     @classmethod
-    def of(cls, tokens: Iterable[int]) -> ModelInput:
-        """A text-only input."""
+    def of(cls, tokens: Iterable[int], images: Sequence[ImageChunk] = ()) -> ModelInput:
+        """An input from its ids, one for each expanded position.
+
+        >>> image = ImageChunk(data=b"...", format="png", token_count=2, placeholder=9)
+        >>> [len(chunk) for chunk in ModelInput.of([1, 9, 9, 2], [image]).chunks]
+        [1, 2, 1]
+
+        Args:
+            tokens: The ids.
+            images: The images that their placeholders stand for, in order.
+
+        Raises:
+            DataError: The placeholders are not those of the images.
+        """
         ids = tuple(tokens)
+        if images:
+            return cls(chunks=tuple(_with_images(ids, images)))
         return cls(chunks=(TextChunk(tokens=ids),)) if ids else cls()
 
     def __len__(self) -> int:
@@ -92,6 +110,41 @@ class ModelInput:
             )
         )
 
+    @property
+    def images(self) -> tuple[ImageChunk, ...]:
+        """The images, in order."""
+        return tuple(chunk for chunk in self.chunks if isinstance(chunk, ImageChunk))
+
+    def first(self, count: int) -> ModelInput:
+        """The first `count` positions.
+
+        Raises:
+            DataError: The cut would go through an image.
+        """
+        return ModelInput(chunks=tuple(self._between(0, count)))
+
+    def last(self, count: int) -> ModelInput:
+        """The last `count` positions.
+
+        Raises:
+            DataError: The cut would go through an image.
+        """
+        return ModelInput(chunks=tuple(self._between(max(len(self) - count, 0), len(self))))
+
+    def _between(self, start: int, stop: int) -> Iterator[Chunk]:
+        end = 0
+        for chunk in self.chunks:
+            begin, end = end, end + len(chunk)
+            low, high = max(start, begin), min(stop, end)
+            if low >= high:
+                continue
+            if isinstance(chunk, TextChunk):
+                yield chunk if high - low == len(chunk) else TextChunk(tokens=chunk.tokens[low - begin : high - begin])
+            elif high - low == len(chunk):
+                yield chunk
+            else:
+                raise DataError(f"a cut at positions {low} to {high} goes through an image at {begin} to {end}")
+
     def without_last(self) -> ModelInput:
         """Everything but the last position, which must be text.
 
@@ -103,6 +156,30 @@ class ModelInput:
             raise DataError("the last position of a model input must be a text token to be a target")
         rest, kept = self.chunks[:-1], last.tokens[:-1]
         return ModelInput(chunks=(*rest, TextChunk(tokens=kept)) if kept else rest)
+
+
+def _with_images(ids: tuple[int, ...], images: Sequence[ImageChunk]) -> Iterator[Chunk]:
+    start = 0
+    for number, image in enumerate(images):
+        try:
+            place = ids.index(image.placeholder, start)
+        except ValueError:
+            raise DataError(f"image {number} of {len(images)} has no placeholder {image.placeholder} left") from None
+        stop = place + image.token_count
+        if ids[place:stop] != (image.placeholder,) * image.token_count:
+            raise DataError(
+                f"image {number} of {len(images)} has {image.token_count} tokens, but not that many placeholders "
+                f"{image.placeholder} stand at position {place}"
+            )
+        if place > start:
+            yield TextChunk(tokens=ids[start:place])
+        yield image
+        start = stop
+    if images[0].placeholder in ids[start:]:
+        place = ids.index(images[0].placeholder, start)
+        raise DataError(f"position {place} holds the placeholder {images[0].placeholder}, but no image is left for it")
+    if ids[start:]:
+        yield TextChunk(tokens=ids[start:])
 
 
 def concatenate(inputs: Sequence[ModelInput]) -> ModelInput:

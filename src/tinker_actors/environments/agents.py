@@ -126,7 +126,7 @@ class DemonstrationAgent(Agent):
         tokens = self._renderer.encode_action(text)
         self._conversation.act(tokens, text)
         turn = Turn(
-            observation=ModelInput.of(prompt.appended),
+            observation=prompt.appended,
             action=tokens,
             logprobs=None,
             end=TurnEnd.STOP,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from tinker_actors.data import Message
+from tinker_actors.data import Message, ModelInput
 from tinker_actors.errors import ContextOverflowError
 from tinker_actors.models.renderer import Renderer
 
@@ -19,13 +19,13 @@ class Prompt:
     """What a policy sees before it acts.
 
     Attributes:
-        tokens: The whole prompt.
+        input: The whole prompt.
         appended: What was appended to the tokens that the trajectory already holds; the whole prompt if `restarts`.
         restarts: Whether the prompt doesn't continue those tokens.
     """
 
-    tokens: tuple[int, ...]
-    appended: tuple[int, ...]
+    input: ModelInput
+    appended: ModelInput
     restarts: bool
 
 
@@ -44,7 +44,7 @@ class Conversation:
         self._max_prompt = max_prompt
         self._overflow = overflow
         self._messages: list[Message] = []
-        self._held: tuple[int, ...] = ()
+        self._held = ModelInput()
         self._sampled: tuple[int, ...] = ()
         self._hidden = 0  # how many of the held tokens `keep_last` has dropped from view
 
@@ -53,13 +53,14 @@ class Conversation:
 
         Raises:
             ContextOverflowError: The prompt is longer than `max_prompt` and `overflow` is "refuse"; names both lengths.
+            DataError: `keep_last` would cut through an image.
         """
         if not self._messages:
             rendered = self._renderer.start(messages)
         else:
-            rendered = self._renderer.extend(self._held, self._messages, messages, self._sampled)
-        appended, restarts = tuple(rendered.tokens), rendered.restarts
-        whole = appended if restarts else (*self._held, *appended)
+            rendered = self._renderer.extend(self._held.tokens, self._messages, messages, self._sampled)
+        appended, restarts = rendered.input, rendered.restarts
+        whole = appended if restarts else self._held + appended
         hidden = 0 if restarts else self._hidden
         if self._max_prompt is not None and len(whole) - hidden > self._max_prompt:
             if self._overflow == "refuse":
@@ -69,14 +70,15 @@ class Conversation:
                 )
             hidden = len(whole) - self._max_prompt
             # at the first turn nothing is held, so that there is nothing to restart from
-            restarts = restarts or bool(self._held)
-            appended = whole[hidden:]
+            restarts = restarts or bool(self._held.chunks)
+            appended = whole.last(self._max_prompt)
         self._messages.extend(messages)
         self._held, self._hidden = whole, hidden
-        return Prompt(tokens=whole[hidden:], appended=appended, restarts=restarts)
+        seen = whole.last(len(whole) - hidden) if hidden else whole
+        return Prompt(input=seen, appended=appended, restarts=restarts)
 
     def act(self, tokens: Sequence[int], text: str) -> None:
         """Append an action: its tokens as they were sampled, its text for the template."""
         self._sampled = tuple(tokens)
-        self._held = (*self._held, *self._sampled)
+        self._held = self._held + ModelInput.of(self._sampled)
         self._messages.append(Message(role="assistant", content=text))

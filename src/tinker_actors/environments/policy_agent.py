@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from tinker_actors.data import Message, ModelInput, SamplingRecord, Turn, TurnEnd, derive_seed
+from tinker_actors.data import Message, SamplingRecord, Turn, TurnEnd, derive_seed
 from tinker_actors.environments.agents import Action, Agent
 from tinker_actors.environments.conversation import Conversation, Overflow, Prompt
 from tinker_actors.errors import ConfigError, ContextOverflowError
@@ -85,13 +85,15 @@ class PolicyAgent(Agent):
         self._turn += 1
         room = self._params.max_tokens
         if self._context_length is not None:
-            room = min(room, self._context_length - len(prompt.tokens))
+            room = min(room, self._context_length - len(prompt.input))
         if room < 1:
             return self._overflowed(prompt, messages)
         params = replace(self._params, max_tokens=room, seed=seed)
         try:
             reply = await self._sampler.sample(
-                SamplingRequest(prompt=prompt.tokens, snapshot=self._snapshot, params=params)
+                SamplingRequest(
+                    prompt=prompt.input.tokens, images=prompt.input.images, snapshot=self._snapshot, params=params
+                )
             )
         except ContextOverflowError:
             return self._overflowed(prompt, messages)
@@ -121,7 +123,7 @@ def _turn(
     prompt: Prompt, messages: Sequence[Message], *, sample: Sample | None, end: TurnEnd, record: SamplingRecord | None
 ) -> Turn:
     return Turn(
-        observation=ModelInput.of(prompt.appended),
+        observation=prompt.appended,
         action=() if sample is None else sample.tokens,
         logprobs=() if sample is None else sample.logprobs,
         end=end,

@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from tinker_actors.errors import ModelError
-from tinker_actors.models.tokenizer import read_json
+from tinker_actors.models.json_files import read_json
 
 _KEY = re.compile(r"base_model\.model\.(?P<path>.+)\.lora_(?P<part>[AB])\.weight")
 # Settings under which the weights mean something else than B A x * scale.

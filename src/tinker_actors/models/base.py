@@ -17,6 +17,8 @@ from torch import nn
 from tinker_actors.errors import ModelError
 from tinker_actors.models.cache import build_directory
 from tinker_actors.models.catalogue import ModelSpec, resolve
+from tinker_actors.models.images import read_image_rule
+from tinker_actors.models.vision import Vision
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
@@ -30,6 +32,9 @@ TOKENIZER_FILES = (
     "added_tokens.json",
     "chat_template.jinja",
     "chat_template.json",
+    "preprocessor_config.json",
+    "processor_config.json",
+    "video_preprocessor_config.json",
 )
 
 
@@ -39,6 +44,7 @@ class BaseModel:
     Attributes:
         spec: What the model was resolved from.
         dtype: The weights' dtype by name.
+        vision: How the model takes images; None if it reads none.
         model: The model itself: evaluation mode, no gradients. Treat it as read-only; take a `skeleton` to change
             modules.
     """
@@ -46,6 +52,7 @@ class BaseModel:
     def __init__(self, spec: ModelSpec, dtype: str, model: PreTrainedModel) -> None:
         self.spec, self.dtype = spec, dtype
         self.model = model.eval().requires_grad_(False)
+        self.vision = Vision.read(spec.tokenizer_path)
 
     @property
     def name(self) -> str:
@@ -58,9 +65,19 @@ class BaseModel:
         return self.model.config
 
     @property
+    def text_config(self) -> PretrainedConfig:
+        """The part of the configuration that describes the language model; all of it if there is nothing else."""
+        return self.config.get_text_config()
+
+    @property
+    def vocab_size(self) -> int:
+        """Length of a row of logits."""
+        return int(self.text_config.vocab_size)
+
+    @property
     def context_length(self) -> int:
         """Longest sequence in tokens that the model was made for."""
-        return int(self.config.max_position_embeddings)
+        return int(self.text_config.max_position_embeddings)
 
     def skeleton(self) -> PreTrainedModel:
         """A fresh module tree over the same weights.
@@ -113,12 +130,13 @@ def load_directory(folder: Path, dtype: str) -> PreTrainedModel:
     Raises:
         ModelError: The files can't be loaded, or weights are missing.
     """
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
 
+    kind = AutoModelForCausalLM if read_image_rule(folder) is None else AutoModelForImageTextToText
     with quiet_transformers():
         try:
             # with output_loading_info it returns a pair, which its annotation does not say
-            loaded: Any = AutoModelForCausalLM.from_pretrained(
+            loaded: Any = kind.from_pretrained(
                 folder,
                 dtype=getattr(torch, dtype),
                 attn_implementation="sdpa",

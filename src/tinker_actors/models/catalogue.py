@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tinker_actors.errors import ModelError, ModelNotFoundError
-from tinker_actors.models import smollm2, tiny
+from tinker_actors.models import smollm2, tiny, tiny_vision
 from tinker_actors.models.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -163,6 +163,17 @@ def _tiny_spec(architecture: str, name: str) -> ModelSpec:
     )
 
 
+def _tiny_vision_spec(architecture: str, name: str) -> ModelSpec:
+    shape = tiny_vision.TinyVisionShape.parse(name.partition(":")[2])
+    options = shape.format()
+    return ModelSpec(
+        name=f"tiny-{architecture}:{options}" if options else f"tiny-{architecture}",
+        tokenizer_path=tiny_vision.processor_directory(architecture),
+        chat_template=tiny_vision.CHAT_TEMPLATE,
+        loader=functools.partial(tiny_vision.build, architecture, shape),
+    )
+
+
 def _smollm2_spec(name: str) -> ModelSpec:
     if name != smollm2.NAME:
         raise ModelError(f"{smollm2.NAME} takes no options, got {name!r}")
@@ -183,5 +194,6 @@ def _from_hub(name: str) -> tuple[ModelSpec | None, str]:
 _SHIPPED: dict[str, Callable[[str], ModelSpec]] = {
     "tiny-llama": functools.partial(_tiny_spec, "llama"),
     "tiny-qwen3": functools.partial(_tiny_spec, "qwen3"),
+    **{f"tiny-{name}": functools.partial(_tiny_vision_spec, name) for name in tiny_vision.MODEL_TYPES},
     smollm2.NAME: _smollm2_spec,
 }

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 from tinker_actors.errors import ModelError, ModelNotFoundError
 from tinker_actors.models import smollm2
 from tinker_actors.models.cache import build_directory
-from tinker_actors.models.tokenizer import Tokenizer, read_json
+from tinker_actors.models.json_files import read_json
+from tinker_actors.models.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from tinker_actors.errors import ModelError
 from tinker_actors.kernels import RowPlan, add_lora_residual
 from tinker_actors.models.adapters import Adapter, AdapterWeights, read_adapter
+from tinker_actors.models.vision import TOWER
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -89,8 +90,8 @@ class MultiLoraModel:
         with torch.inference_mode(), lora.using([first, second, NO_ADAPTER], tokens_per_row=tokens_BT.shape[1]):
             logits = lora.model(tokens_BT).logits
 
-    Adapters keep float32 weights over a base of any dtype. The output head is not adapted. Forward passes of one
-    object must not overlap in time: the plan is the object's.
+    Adapters keep float32 weights over a base of any dtype. The output head and a vision tower are not
+    adapted. Forward passes of one object must not overlap in time: the plan is the object's.
 
     Args:
         skeleton: A model that nobody else uses (`BaseModel.skeleton()`); its layers are replaced.
@@ -108,6 +109,8 @@ class MultiLoraModel:
         self._layers: dict[str, MultiLoraLinear] = {}
         head = skeleton.get_output_embeddings()
         for path, module in list(skeleton.named_modules()):
+            if path.startswith(f"{TOWER}."):  # its rows are patches, which belong to no row of the batch
+                continue
             if isinstance(module, nn.Linear) and module is not head:
                 self._layers[path] = MultiLoraLinear(module, self._step)
                 skeleton.set_submodule(path, self._layers[path])

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tinker_actors.data import Message
+from tinker_actors.data import Message, ModelInput, concatenate
 from tinker_actors.errors import ModelError
 from tinker_actors.models.templates import NAMED_TEMPLATES, REQUIRED_TOKENS, ChatTemplate
 from tinker_actors.models.tokenizer import Tokenizer
@@ -18,19 +18,26 @@ _SENTINEL = "\ue0f0end of action\ue0f1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rendered:
-    """Tokens of the next prompt.
+    """What the next prompt adds.
 
     Attributes:
-        tokens: The tokens to append to those held; the whole prompt where `restarts`. None of them was sampled.
+        input: What to append to what is held; the whole prompt where `restarts`. None of it was sampled.
         restarts: The prompt does not continue the tokens held: they can't be appended to, and a new datum begins.
     """
 
-    tokens: tuple[int, ...]
+    input: ModelInput
     restarts: bool
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        """One id for each position of `input`; an image's positions hold its placeholder."""
+        return self.input.tokens
 
 
 class Renderer:
     """Renders a growing conversation through a chat template, token-exact.
+
+    An image becomes the positions that the model gives it, once: what is held already is never expanded again.
 
         renderer = Renderer(load_tokenizer("tiny-llama"))
         held = list(renderer.start([Message(role="user", content="1+1=")]).tokens)
@@ -80,7 +87,7 @@ class Renderer:
 
     def start(self, messages: Sequence[Message]) -> Rendered:
         """The whole prompt for a conversation, up to where the assistant speaks."""
-        return Rendered(tokens=tuple(self._whole_prompt(messages)), restarts=False)
+        return Rendered(input=self._whole_prompt(messages), restarts=False)
 
     def extend(
         self, held: Sequence[int], messages: Sequence[Message], new: Sequence[Message], sampled: Sequence[int]
@@ -111,8 +118,8 @@ class Renderer:
         now = self._template.render([*messages[:-1], marked, *new], generation_prompt=True)
         middle, found, rest = now.removeprefix(before).partition(_SENTINEL)
         if not now.startswith(before) or not found or middle.split() != action.split():
-            return Rendered(tokens=tuple(self._whole_prompt([*messages, *new])), restarts=True)
-        return Rendered(tokens=tuple(self.tokenizer.encode(self._unsaid(rest, sampled))), restarts=False)
+            return Rendered(input=self._whole_prompt([*messages, *new]), restarts=True)
+        return Rendered(input=self._encoded(self._unsaid(rest, sampled), new), restarts=False)
 
     def parse(self, sampled: Sequence[int]) -> str:
         """Text of an action: without the stop token and without special tokens."""
@@ -129,8 +136,31 @@ class Renderer:
             raise ModelError("neither the chat template nor the tokenizer names a token that ends an action")
         return (*self.tokenizer.encode(text), self.stop_ids[0])
 
-    def _whole_prompt(self, messages: Sequence[Message]) -> list[int]:
-        return self.tokenizer.encode(self._template.render(messages, generation_prompt=True))
+    def _whole_prompt(self, messages: Sequence[Message]) -> ModelInput:
+        return self._encoded(self._template.render(messages, generation_prompt=True), messages)
+
+    def _encoded(self, text: str, messages: Sequence[Message]) -> ModelInput:
+        """Tokens of a text in which the template has written one placeholder for each image of these messages."""
+        ids, rule = self.tokenizer.encode(text), self.tokenizer.images
+        images = [image for message in messages for image in message.images]
+        if rule is None:
+            if images:
+                raise ModelError(
+                    f"a message has an image of {images[0].width}x{images[0].height}; the model reads none"
+                )
+            return ModelInput.of(ids)
+        places = [place for place, token in enumerate(ids) if token == rule.placeholder]
+        if len(places) != len(images):
+            raise ModelError(
+                f"the rendered messages hold the image token {self.tokenizer.token_text(rule.placeholder)!r} "
+                f"{len(places)} times for {len(images)} images; the template writes it once for each, and no text may"
+            )
+        parts: list[ModelInput] = []
+        start = 0
+        for place, image in zip(places, images, strict=True):
+            parts += [ModelInput.of(ids[start:place]), ModelInput(chunks=(rule.chunk(image),))]
+            start = place + 1
+        return concatenate([*parts, ModelInput.of(ids[start:])])
 
     def _unsaid(self, rest: str, sampled: Sequence[int]) -> str:
         """`rest` (closing, new messages, opening) less what the end of the action already says."""

@@ -65,7 +65,10 @@ class ChatTemplate:
                 return self._render(messages, generation_prompt, parse_arguments=False)
         except (jinja2.TemplateError, TypeError, ValueError, LookupError) as error:
             roles = ", ".join(message.role for message in messages)
-            raise ModelError(f"the chat template can't render messages with roles [{roles}]: {error}") from error
+            images = " (an image is among them, which not every template takes)" if _images(messages) else ""
+            raise ModelError(
+                f"the chat template can't render messages with roles [{roles}]{images}: {error}"
+            ) from error
 
     def _render(self, messages: Sequence[Message], generation_prompt: bool, *, parse_arguments: bool) -> str:
         conversation = [_as_mapping(message, parse_arguments) for message in messages]
@@ -73,7 +76,7 @@ class ChatTemplate:
 
 
 def _as_mapping(message: Message, parse_arguments: bool) -> dict[str, Any]:
-    entry: dict[str, Any] = {"role": message.role, "content": message.content}
+    entry: dict[str, Any] = {"role": message.role, "content": _content(message)}
     if message.tool_calls:
         entry["tool_calls"] = [
             {
@@ -93,11 +96,22 @@ def _as_mapping(message: Message, parse_arguments: bool) -> dict[str, Any]:
     return entry
 
 
+def _content(message: Message) -> str | list[dict[str, str]]:
+    # text alone stays a string: many templates take nothing else
+    if not message.parts:
+        return message.content
+    return [{"type": "text", "text": part} if isinstance(part, str) else {"type": "image"} for part in message.parts]
+
+
 def _parsed(text: str) -> Any:
     try:
         return json.loads(text)
     except ValueError:
         return text  # what is not JSON stays as it was sampled
+
+
+def _images(messages: Sequence[Message]) -> bool:
+    return any(message.images for message in messages)
 
 
 class _Generation(Extension):

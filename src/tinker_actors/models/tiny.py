@@ -9,9 +9,10 @@ import functools
 import hashlib
 import json
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from tinker_actors.errors import ModelError
 from tinker_actors.models.cache import build_directory, cache_dir
@@ -63,7 +64,7 @@ class TinyShape:
             raise ModelError(f"hidden={self.hidden} is not an even multiple of heads={self.heads}")
 
     @classmethod
-    def parse(cls, options: str) -> TinyShape:
+    def parse(cls, options: str) -> Self:
         """Read `seed=3,layers=4`.
 
         Raises:
@@ -80,19 +81,18 @@ class TinyShape:
 
     def format(self) -> str:
         """The options that differ from the defaults, in the form that `parse` reads."""
-        plain = TinyShape()
+        plain = type(self)()
         parts = ((field.name, getattr(self, field.name)) for field in fields(self))
         return ",".join(f"{name}={value}" for name, value in parts if value != getattr(plain, name))
 
 
-@functools.cache
-def tokenizer_files() -> dict[str, str]:
+def tokenizer_files(special: tuple[str, ...] = SPECIAL_TOKENS, chat_template: str = CHAT_TEMPLATE) -> dict[str, str]:
     """Names and contents of the files of the character tokenizer's directory."""
-    tokens = [*SPECIAL_TOKENS, *CHARACTERS]
+    tokens = [*special, *CHARACTERS]
     added = [
         {"id": index, "content": token, "special": True, "normalized": False}
         | dict.fromkeys(("single_word", "lstrip", "rstrip"), False)
-        for index, token in enumerate(SPECIAL_TOKENS)
+        for index, token in enumerate(special)
     ]
     backend: dict[str, Any] = {
         "version": "1.0",
@@ -124,14 +124,18 @@ def tokenizer_files() -> dict[str, str]:
     return {
         "tokenizer.json": json.dumps(backend, ensure_ascii=False),
         "tokenizer_config.json": json.dumps(config, indent=2),
-        "chat_template.jinja": CHAT_TEMPLATE,
+        "chat_template.jinja": chat_template,
     }
 
 
 @functools.cache
 def tokenizer_directory() -> Path:
-    """A folder with the tokenizer's files, in the cache; in a temporary folder where the cache can't be written."""
-    files = tokenizer_files()
+    """The folder of the character tokenizer."""
+    return written_directory(tokenizer_files())
+
+
+def written_directory(files: dict[str, str]) -> Path:
+    """A folder with these files, in the cache; in a temporary folder where the cache can't be written."""
     digest = hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest()[:12]
 
     def fill(folder: Path) -> None:
@@ -149,19 +153,25 @@ def build(architecture: str, shape: TinyShape, dtype: str) -> PreTrainedModel:
 
     Matrices are normal with standard deviation 0.1: at this width the usual 0.02 hardly learns.
     """
+    return drawn(_config(architecture, shape), _model, seed=shape.seed, std=0.1, dtype=dtype)
+
+
+def drawn(
+    config: PretrainedConfig, make: Callable[[PretrainedConfig], PreTrainedModel], *, seed: int, std: float, dtype: str
+) -> PreTrainedModel:
+    """The model of a configuration with freshly drawn matrices; norms begin as ones and biases as zeros."""
     import torch
     from torch import nn
 
-    config = _config(architecture, shape)
     with torch.random.fork_rng(devices=[]):  # construction draws weights too, and must not move the caller's generator
-        model = _model(config)
-    generator = torch.Generator().manual_seed(shape.seed)
+        model = make(config)
+    generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
-        for parameter in model.parameters():
+        for name, parameter in model.named_parameters():
             if parameter.dim() > 1:
-                nn.init.normal_(parameter, std=0.1, generator=generator)
+                nn.init.normal_(parameter, std=std, generator=generator)
             else:
-                nn.init.ones_(parameter)
+                nn.init.constant_(parameter, 0.0 if name.endswith("bias") else 1.0)
             # parameters alone: the rotary frequencies stay float32, as they do in a model loaded from files
             parameter.data = parameter.to(getattr(torch, dtype))
     model.config.dtype = getattr(torch, dtype)

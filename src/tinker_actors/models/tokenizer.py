@@ -6,7 +6,6 @@ writes the beginning-of-sequence token yields exactly one of it.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,8 @@ from typing import Any
 from tokenizers import Tokenizer as Backend
 
 from tinker_actors.errors import ModelError
+from tinker_actors.models.images import ImageRule, read_image_rule
+from tinker_actors.models.json_files import read_json
 
 
 class Tokenizer:
@@ -27,6 +28,7 @@ class Tokenizer:
         special_ids: Ids of the control tokens, which are not part of an action's text.
         stop_ids: Tokens that end generation by the model's own configuration, `eos_id` first.
         chat_template: The model's own chat template (Jinja), or None.
+        images: How the model counts images; None if it reads none.
     """
 
     def __init__(
@@ -38,6 +40,7 @@ class Tokenizer:
         pad_token: str | None = None,
         chat_template: str | None = None,
         extra_stop_ids: Iterable[int] = (),
+        images: ImageRule | None = None,
     ) -> None:
         self._backend = backend
         self.eos_token, self.bos_token, self.pad_token = eos_token, bos_token, pad_token
@@ -45,6 +48,7 @@ class Tokenizer:
         self.bos_id = self._id_of("bos", bos_token)
         self.pad_id = self._id_of("pad", pad_token)
         self.chat_template = chat_template
+        self.images = images
         added = backend.get_added_tokens_decoder()
         self.special_ids = frozenset(index for index, token in added.items() if token.special)
         eos = () if self.eos_id is None else (self.eos_id,)
@@ -53,7 +57,7 @@ class Tokenizer:
 
     @classmethod
     def from_directory(cls, path: str | Path) -> Tokenizer:
-        """Load `tokenizer.json` with its configuration and chat template.
+        """Load `tokenizer.json` with its configuration, its chat template and the way in which images are counted.
 
         Raises:
             ModelError: A file is missing or can't be read.
@@ -78,6 +82,7 @@ class Tokenizer:
             pad_token=tokens["pad_token"],
             chat_template=read_chat_template(folder),
             extra_stop_ids=_generation_stop_ids(folder),
+            images=read_image_rule(folder),
         )
 
     @property
@@ -114,23 +119,6 @@ class Tokenizer:
         if index is None:
             raise ModelError(f"the {role} token {token!r} is not in the tokenizer's vocabulary")
         return index
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """Contents of a JSON object file; empty if the file does not exist.
-
-    Raises:
-        ModelError: The file is not a JSON object.
-    """
-    if not path.is_file():
-        return {}
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ModelError(f"{path} is not valid JSON: {error}") from error
-    if not isinstance(content, dict):
-        raise ModelError(f"{path} holds a {type(content).__name__}; a JSON object is needed")
-    return content
 
 
 def read_chat_template(folder: Path) -> str | None:

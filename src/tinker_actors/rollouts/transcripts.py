@@ -78,7 +78,7 @@ def _seat(trajectory: Trajectory) -> dict[str, Any]:
 def _turn(turn: Turn) -> dict[str, Any]:
     sampling = turn.sampling
     return {
-        "messages": [_message(message.role, message.content, message.name) for message in turn.messages],
+        "messages": [_message(message.role, message.shown, message.name) for message in turn.messages],
         "text": turn.text,
         "reward": turn.reward,
         "end": turn.end.value,

@@ -6,13 +6,24 @@ Shape suffixes: U distinct prompts, B live rows, T new positions, K positions he
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeAlias
 
 import torch
 from transformers import DynamicCache
 
+from tinker_actors.data import ImageChunk, ModelInput
 from tinker_actors.sampling.networks import Network
 from tinker_actors.sampling.rows import Row
 from tinker_actors.sampling.selection import Selector, row_keys
+
+PromptKey: TypeAlias = tuple[int, tuple[int, ...], tuple[ImageChunk, ...]]
+"""An adapter's slot, a prompt's ids and its images: what the prefill depends on."""
+
+
+def prompt_key(row: Row) -> PromptKey:
+    """What the prefill of a row depends on."""
+    return row.slot, row.ticket.request.prompt, row.ticket.request.images
+
 
 # Rows that are done still cost computation, and dropping them copies the cache: drop once an eighth is done.
 _WORTH_SHRINKING = 7 / 8
@@ -39,7 +50,7 @@ class Batch:
         self._selector = self._new_selector()
         self._slots = [row.slot for row in rows]
         self._tokens_b = torch.empty(0, dtype=torch.int64)
-        self._lengths_b1 = torch.empty(0, dtype=torch.int64)
+        self._following_b1 = torch.empty(0, dtype=torch.int64)
         self._mask_bk: torch.Tensor | None = None
 
     def step(self) -> list[Row]:
@@ -77,9 +88,9 @@ class Batch:
 
     def _prefill(self) -> torch.Tensor:
         rows = self.rows()
-        places: dict[tuple[int, tuple[int, ...]], int] = {}
-        place_b = [places.setdefault((row.slot, row.ticket.request.prompt), len(places)) for row in rows]
-        prompts = [prompt for _, prompt in places]
+        places: dict[PromptKey, int] = {}
+        place_b = [places.setdefault(prompt_key(row), len(places)) for row in rows]
+        prompts = [prompt for _, prompt, _ in places]
         lengths = [len(prompt) for prompt in prompts]
         self.prefilled = sum(lengths)
         longest = max(lengths)
@@ -87,19 +98,25 @@ class Batch:
         lengths_u1 = torch.tensor(lengths)[:, None]
         positions_ut = torch.arange(longest) - (longest - lengths_u1)
         mask_ut = (positions_ut >= 0).long() if min(lengths) < longest else None
+        inputs = [ModelInput.of(prompt, images) for _, prompt, images in places] if self._network.vision else []
+        if self._network.vision is None:
+            positions_ut, following_u1 = positions_ut.clamp(min=0), lengths_u1
+        else:
+            positions_ut, following_u1 = self._network.vision.positions(inputs, left=True)
         logits_uv = self._network.logits(
             ids_ut,
             mask=mask_ut,
-            positions=positions_ut.clamp(min=0),
+            positions=positions_ut,
             cache=self._cache,
-            slots=[slot for slot, _ in places],
+            slots=[slot for slot, _, _ in places],
+            images=inputs,
         )
         if len(places) == len(rows):
-            self._lengths_b1, self._mask_bk = lengths_u1, mask_ut
+            self._following_b1, self._mask_bk = following_u1, mask_ut
             return logits_uv
         index_b = torch.tensor(place_b)
         self._cache.batch_select_indices(index_b)
-        self._lengths_b1 = lengths_u1[index_b]
+        self._following_b1 = following_u1[index_b]
         self._mask_bk = None if mask_ut is None else mask_ut[index_b]
         return logits_uv[index_b]
 
@@ -111,7 +128,7 @@ class Batch:
         return self._network.logits(
             self._tokens_b[:, None],
             mask=self._mask_bk,
-            positions=self._lengths_b1 + (self._position - 1),
+            positions=self._following_b1 + (self._position - 1),
             cache=self._cache,
             slots=self._slots,
         )
@@ -121,7 +138,7 @@ class Batch:
         index_b = torch.tensor(keep)
         self._cache.batch_select_indices(index_b)
         self._tokens_b = self._tokens_b[index_b]
-        self._lengths_b1 = self._lengths_b1[index_b]
+        self._following_b1 = self._following_b1[index_b]
         if self._mask_bk is not None:
             self._mask_bk = self._mask_bk[index_b]
         self._rows = [self._rows[place] for place in keep]

@@ -14,9 +14,9 @@ from typing import TypeAlias, TypeVar
 import torch
 
 from tinker_actors.data import TurnEnd
-from tinker_actors.errors import ContextOverflowError, SamplingError
+from tinker_actors.errors import ContextOverflowError, ModelError, SamplingError
 from tinker_actors.models.tokenizer import Tokenizer
-from tinker_actors.sampling.batch import Batch
+from tinker_actors.sampling.batch import Batch, PromptKey, prompt_key
 from tinker_actors.sampling.requests import (
     InvalidRequestError,
     Sample,
@@ -192,6 +192,23 @@ class Engine:
             raise InvalidRequestError(
                 f"prompt[{position}] is {request.prompt[position]}; a token id below {vocabulary} is needed"
             )
+        self.look(request)
+
+    def look(self, request: SamplingRequest) -> None:
+        """Decode a request's images, which `submit` then need not do.
+
+        Raises:
+            InvalidRequestError: The model reads no images, or not these.
+        """
+        vision = self._residents.vision
+        if vision is None:
+            if request.images:
+                raise InvalidRequestError(f"images has {len(request.images)}; the base model reads none")
+            return
+        try:
+            vision.check(request.input)
+        except ModelError as error:
+            raise InvalidRequestError(f"the prompt can't be read: {error}") from error
 
     def _run(self) -> None:
         if self._threads is not None:
@@ -222,7 +239,7 @@ class Engine:
         """The rows of the next batch, in order of arrival, all of the first one's network."""
         taken: list[Row] = []
         passed: list[Row] = []
-        prompts: set[tuple[int, tuple[int, ...]]] = set()
+        prompts: set[PromptKey] = set()
         longest = 0
         with self._changed:
             while self._waiting and len(taken) < self._max_batch:
@@ -233,12 +250,12 @@ class Engine:
                     passed.append(row)
                     continue
                 prompt = row.ticket.request.prompt
-                distinct = len(prompts) + ((row.slot, prompt) not in prompts)
+                distinct = len(prompts) + (prompt_key(row) not in prompts)
                 if taken and distinct * max(longest, len(prompt)) > self._max_prefill:
                     passed.append(row)
                     break
                 taken.append(row)
-                prompts.add((row.slot, prompt))
+                prompts.add(prompt_key(row))
                 longest = max(longest, len(prompt))
             self._waiting.extendleft(reversed(passed))
         return taken

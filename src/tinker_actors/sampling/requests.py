@@ -15,8 +15,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tinker_actors.data import TurnEnd
-from tinker_actors.errors import SamplingError
+from tinker_actors.data import ImageChunk, ModelInput, TurnEnd
+from tinker_actors.errors import DataError, SamplingError
 
 _SEEDS = 2**64
 
@@ -84,16 +84,19 @@ class SamplingRequest:
     """Ask for samples of one prompt from one snapshot.
 
     Attributes:
-        prompt: Token ids, at least one, as they are: nothing is added, cut or encoded again.
+        prompt: Token ids, at least one, as they are: nothing is added, cut or encoded again. Each position of an image
+            holds its placeholder.
         snapshot: Handle of the snapshot to sample from; a sampler serves what its last refresh loaded.
         params: How to sample.
         num_samples: How many independent samples; they share the prompt's computation.
+        images: The images that the prompt's placeholders stand for, in order.
     """
 
     prompt: tuple[int, ...]
     snapshot: str
     params: SamplingParams = field(default_factory=SamplingParams)
     num_samples: int = 1
+    images: tuple[ImageChunk, ...] = ()
 
     def __post_init__(self) -> None:
         require_tokens("prompt", self.prompt)
@@ -103,6 +106,16 @@ class SamplingRequest:
         _require(
             _is_int(self.num_samples) and self.num_samples >= 1, "num_samples", self.num_samples, "an integer >= 1"
         )
+        if self.images:
+            try:
+                ModelInput.of(self.prompt, self.images)
+            except DataError as error:
+                raise InvalidRequestError(f"prompt and images don't fit: {error}") from error
+
+    @property
+    def input(self) -> ModelInput:
+        """The prompt with its images in place."""
+        return ModelInput.of(self.prompt, self.images)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

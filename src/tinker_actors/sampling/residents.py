@@ -10,6 +10,7 @@ from pathlib import Path
 from tinker_actors.errors import PolicyError, UnknownPolicyError
 from tinker_actors.models.base import BaseModel, load_directory
 from tinker_actors.models.catalogue import resolve
+from tinker_actors.models.vision import Vision
 from tinker_actors.policies import Handle, Snapshot, SnapshotStore
 from tinker_actors.sampling.networks import LoraNetwork, Network
 
@@ -55,10 +56,15 @@ class Residents:
 
     def __init__(self, *, base: BaseModel, store: SnapshotStore) -> None:
         self._base, self._store = base, store
-        self._lora = LoraNetwork(base.skeleton())
+        self._lora = LoraNetwork(base.skeleton(), base.vision)
         self._by_handle: dict[str, Resident] = {}
         self._leaving: list[Resident] = []
         self._lock = threading.Lock()
+
+    @property
+    def vision(self) -> Vision | None:
+        """How the base model takes images; None if it reads none."""
+        return self._base.vision
 
     @property
     def vocab_size(self) -> int:
@@ -145,7 +151,7 @@ class Residents:
         if snapshot.kind == "lora":
             return Checked(snapshot=snapshot, network=None)
         model = load_directory(Path(snapshot.path), self._base.dtype).eval().requires_grad_(False)
-        network = Network(model)
+        network = Network(model, self._base.vision)
         if network.vocab_size != self.vocab_size:
             raise PolicyError(f"{handle} has {network.vocab_size} logits; {self._base.name} has {self.vocab_size}")
         return Checked(snapshot=snapshot, network=network)

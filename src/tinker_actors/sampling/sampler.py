@@ -108,11 +108,13 @@ class Sampler(Actor):
         """Sample.
 
         Raises:
-            InvalidRequestError: A token id is outside the vocabulary.
+            InvalidRequestError: A token id is outside the vocabulary, or an image can't be read.
             ContextOverflowError: The prompt is longer than the context; names both lengths.
             UnknownPolicyError: The snapshot is not loaded.
             SamplingError: The computation failed, or the sampler stopped.
         """
+        if request.images:  # decoding them takes a while
+            await asyncio.to_thread(self._engine.look, request)
         ticket = self._engine.submit(request)
         if isinstance(ticket, SamplingReply):
             return ticket

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import warnings
 
 import torch
@@ -12,13 +13,15 @@ from transformers import PreTrainedModel
 
 from tinker_actors.errors import ConfigError
 from tinker_actors.models import BaseModel
+from tinker_actors.models.vision import TOWER
 from tinker_actors.policies import PolicySpec
 
 
 def lora_model(base: BaseModel, spec: PolicySpec, generator: torch.Generator) -> PeftModel:
     """A module tree of its own over the base's storage, with fresh fp32 LoRA layers.
 
-    Nothing is shared with other policies but the frozen base weights. The layers' initial values are PEFT's own kind
+    Nothing is shared with other policies but the frozen base weights. A vision tower stays frozen, whatever its layers
+    are called. The layers' initial values are PEFT's own kind
     (A as Kaiming uniform, B zero), drawn from `generator` alone.
 
     Raises:
@@ -31,6 +34,7 @@ def lora_model(base: BaseModel, spec: PolicySpec, generator: torch.Generator) ->
         lora_alpha=spec.alpha,  # pyright: ignore[reportArgumentType]  # PEFT divides it, so any number will do
         lora_dropout=0.0,
         target_modules=names if isinstance(names, str) else list(names),
+        exclude_modules=None if base.vision is None else rf"{re.escape(TOWER)}\..*",
         task_type="CAUSAL_LM",
     )
     # PEFT draws from the process's generator, which isn't ours to advance, and asks transformers by an outgoing name.
@@ -59,7 +63,8 @@ def full_model(base: BaseModel) -> PreTrainedModel:
 def _check_targets(base: BaseModel, names: str | tuple[str, ...]) -> None:
     if isinstance(names, str):
         return
-    modules = [name for name, module in base.model.named_modules() if isinstance(module, nn.Linear | nn.Embedding)]
+    layers = [name for name, module in base.model.named_modules() if isinstance(module, nn.Linear | nn.Embedding)]
+    modules = [name for name in layers if base.vision is None or not name.startswith(f"{TOWER}.")]
     for target in names:
         if not any(name == target or name.endswith(f".{target}") for name in modules):
             known = sorted({name.rsplit(".", 1)[-1] for name in modules})

@@ -10,14 +10,15 @@ the other in the caller's order.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from tinker_actors.data import Datum
-from tinker_actors.errors import DataError
+from tinker_actors.data import Datum, ModelInput
+from tinker_actors.errors import DataError, ModelError
+from tinker_actors.models.vision import Vision
 from tinker_actors.training.contract import LossConfig
 from tinker_actors.training.losses import LossInputs
 
@@ -33,6 +34,7 @@ class Example:
         positions: The position that predicts each of those, ascending, as long as `scored`.
         targets: The target ids at those, as long as `scored`.
         temperature: Divides the logits.
+        pictured: The model's input with its images, if it has any.
     """
 
     start: int
@@ -41,6 +43,7 @@ class Example:
     positions: tuple[int, ...]
     targets: tuple[int, ...]
     temperature: float
+    pictured: ModelInput | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +60,7 @@ class MicroBatch:
         targets_N: The scored target ids.
         temperatures_N: Divisors of the logits.
         slots_N: The place of each scored target among those of the whole batch.
+        pictured: What each row reads, if images are among it; their positions then replace `positions_BL`.
     """
 
     tokens_BL: Tensor
@@ -67,6 +71,7 @@ class MicroBatch:
     targets_N: Tensor
     temperatures_N: Tensor
     slots_N: Tensor
+    pictured: tuple[ModelInput, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,12 +156,14 @@ def _aims(datum: Datum) -> tuple[Sequence[int], Sequence[int]]:
     return [position for position, _ in pairs], [token for _, token in pairs]
 
 
-def check_batch(datums: Sequence[Datum], loss: LossConfig, *, vocabulary: int, context_length: int) -> None:
+def check_batch(
+    datums: Sequence[Datum], loss: LossConfig, *, vocabulary: int, context_length: int, vision: Vision | None = None
+) -> None:
     """Refuse a batch that can't be trained on, before anything is computed.
 
     Raises:
-        DataError: The batch is empty, or names the datum that is of the wrong kind for the loss, has an image, is
-            longer than the context, or has a token outside the vocabulary.
+        DataError: The batch is empty, or names the datum that is of the wrong kind for the loss, has an image that the
+            model can't read, is longer than the context, or has a token outside the vocabulary.
     """
     if not datums:
         raise DataError("the batch has no datums; at least one is needed")
@@ -165,8 +172,10 @@ def check_batch(datums: Sequence[Datum], loss: LossConfig, *, vocabulary: int, c
         if datum.is_rl == loss.is_supervised:
             have, need = ("mask and advantages", "weights") if datum.is_rl else ("weights", "mask and advantages")
             raise DataError(f"{where} has {have}, but the loss {loss.name} needs {need}")
-        if not datum.model_input.is_text:
-            raise DataError(f"{where} has an image; this trainer takes text only")
+        if vision is not None:
+            _check_vision(where, datum, vision)
+        elif not datum.model_input.is_text:
+            raise DataError(f"{where} has an image; the base model reads none")
         if len(datum) > context_length:
             raise DataError(f"{where} has {len(datum)} positions; the model's context has {context_length}")
         if loss.kl_coefficient and datum.reference_logprobs is None:
@@ -177,15 +186,38 @@ def check_batch(datums: Sequence[Datum], loss: LossConfig, *, vocabulary: int, c
                 raise DataError(f"{where} has token {token}; the model's vocabulary has the ids below {vocabulary}")
 
 
-def examples_of(datums: Sequence[Datum], *, every_target: bool = False) -> list[Example]:
+def _check_vision(where: str, datum: Datum, vision: Vision) -> None:
+    try:
+        vision.check(datum.model_input)
+    except ModelError as error:
+        raise DataError(f"{where}: {error}") from error
+    positions, targets = _aims(datum)
+    for index in trained_targets(datum):
+        if targets[index] in vision.rule.unsampled:
+            raise DataError(
+                f"{where} trains token {targets[index]} as target {positions[index]}, which belongs to images; no "
+                "policy of this model ever samples it"
+            )
+
+
+def examples_of(
+    datums: Sequence[Datum], *, every_target: bool = False, unsampled: Collection[int] = ()
+) -> list[Example]:
     """What has to be computed: the datums with at least one scored target, in their order.
 
     A row is cut after the last position that predicts a scored target: what follows can't matter.
+
+    Args:
+        datums: The batch.
+        every_target: Score all targets, but for `unsampled` ones, rather than the trained ones.
+        unsampled: Tokens that have no log-prob, because no policy of the model ever samples them.
     """
     examples: list[Example] = []
     start = 0
     for datum in datums:
-        scored = tuple(range(datum.scores)) if every_target else trained_targets(datum)
+        scored = trained_targets(datum)
+        if every_target:
+            scored = tuple(index for index, target in enumerate(_aims(datum)[1]) if target not in unsampled)
         if scored:
             positions, targets = _aims(datum)
             examples.append(
@@ -196,6 +228,7 @@ def examples_of(datums: Sequence[Datum], *, every_target: bool = False) -> list[
                     positions=tuple(positions[index] for index in scored),
                     targets=tuple(targets[index] for index in scored),
                     temperature=datum.temperature,
+                    pictured=None if datum.model_input.is_text else datum.model_input.first(positions[scored[-1]] + 1),
                 )
             )
         start += datum.scores
@@ -237,6 +270,9 @@ def padded(examples: Sequence[Example]) -> MicroBatch:
         targets_N=torch.tensor([target for example in examples for target in example.targets]),
         temperatures_N=torch.tensor([example.temperature for example in examples]).repeat_interleave(counts),
         slots_N=torch.tensor([example.start + index for example in examples for index in example.scored]),
+        pictured=tuple(example.pictured or ModelInput.of(example.tokens) for example in examples)
+        if any(example.pictured for example in examples)
+        else (),
     )
 
 

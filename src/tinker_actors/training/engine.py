@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from transformers import PreTrainedModel
 
 from tinker_actors.data import Datum
 from tinker_actors.errors import ConfigError, DataError, PolicyError, UnknownPolicyError
@@ -101,7 +100,7 @@ class TrainingEngine:
         self._check_batch(datums, loss)
         batches = self._lay_out(examples_of(datums), loss)
         with policy.accumulating():
-            return _run(policy.model, batches, datums, loss, backward=True, proceed=proceed)
+            return _run(policy, batches, datums, loss, backward=True, proceed=proceed)
 
     def forward(
         self, policy_id: str, datums: Sequence[Datum], loss: LossConfig, *, every_target: bool = False
@@ -116,9 +115,10 @@ class TrainingEngine:
         """
         policy = self._policy(policy_id)
         self._check_batch(datums, loss)
-        batches = self._lay_out(examples_of(datums, every_target=every_target), loss)
+        unsampled = () if self.base.vision is None else self.base.vision.rule.unsampled
+        batches = self._lay_out(examples_of(datums, every_target=every_target, unsampled=unsampled), loss)
         with torch.no_grad():
-            return _run(policy.model, batches, datums, loss, backward=False, proceed=lambda: None)
+            return _run(policy, batches, datums, loss, backward=False, proceed=lambda: None)
 
     def backward(
         self,
@@ -241,8 +241,8 @@ class TrainingEngine:
             raise ConfigError(f"base_model is {spec.base_model!r}; this trainer trains policies of {self.base_model!r}")
 
     def _check_batch(self, datums: Sequence[Datum], loss: LossConfig) -> None:
-        vocabulary = int(self.base.config.vocab_size)
-        check_batch(datums, loss, vocabulary=vocabulary, context_length=self.base.context_length)
+        base = self.base
+        check_batch(datums, loss, vocabulary=base.vocab_size, context_length=base.context_length, vision=base.vision)
 
     def _lay_out(self, examples: Sequence[Example], loss: LossConfig) -> list[MicroBatch]:
         config = self.base.config
@@ -260,7 +260,7 @@ class TrainingEngine:
 
 
 def _run(
-    model: PreTrainedModel,
+    policy: TrainedPolicy,
     batches: Sequence[MicroBatch],
     datums: Sequence[Datum],
     loss: LossConfig,
@@ -273,7 +273,9 @@ def _run(
     logprobs_T, entropy_T = torch.zeros_like(targets.weights_T), torch.zeros_like(targets.weights_T)
     for batch in batches:
         proceed()
-        logprobs_N, entropy_N = score(model, batch, entropy_gradient=loss.entropy_coefficient != 0)
+        logprobs_N, entropy_N = score(
+            policy.model, batch, policy.base.vision, entropy_gradient=loss.entropy_coefficient != 0
+        )
         trained_N = targets.trained_T[batch.slots_N]
         if backward and bool(trained_N.any()):
             inputs = targets.beside(logprobs_N[trained_N], entropy_N[trained_N], batch.slots_N[trained_N])

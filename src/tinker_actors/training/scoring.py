@@ -14,18 +14,22 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from tinker_actors.errors import ModelError
+from tinker_actors.models.vision import Vision
 from tinker_actors.training.batching import MicroBatch
 
 # p · log p is 0 in fp32 long before this; it keeps −inf out of the product and its gradient.
 _LOWEST_LOGPROB = -1e4
 
 
-def score(model: PreTrainedModel, batch: MicroBatch, *, entropy_gradient: bool = False) -> tuple[Tensor, Tensor]:
+def score(
+    model: PreTrainedModel, batch: MicroBatch, vision: Vision | None = None, *, entropy_gradient: bool = False
+) -> tuple[Tensor, Tensor]:
     """Log-probs of the batch's targets and the entropies of the distributions they come from.
 
     Args:
         model: A transformers causal language model, LoRA layers and all.
         batch: What to compute.
+        vision: How the model takes images; None if it reads none.
         entropy_gradient: Give the entropies gradients too, where enabled.
 
     Returns:
@@ -46,18 +50,25 @@ def score(model: PreTrainedModel, batch: MicroBatch, *, entropy_gradient: bool =
     head = model.get_output_embeddings()
     if head is None:
         raise ModelError(f"{type(model).__name__} has no output head; a causal language model is needed")
+    positions, extra = batch.positions_BL, {}
+    if vision is not None and batch.pictured:
+        positions, _ = vision.positions(batch.pictured)
+        extra = vision.arguments(model, batch.pictured)
     # A hook, so that whatever the model does to its logits after the head (scaling, soft caps) is still done.
     hook = head.register_forward_pre_hook(keep_scored)
     try:
         output = model(
             input_ids=batch.tokens_BL.to(device),
             attention_mask=_mask(batch, model.dtype, device),
-            position_ids=batch.positions_BL.to(device),
+            position_ids=positions.to(device),
             use_cache=False,
+            **extra,
         )
     finally:
         hook.remove()
     logits_PV = output.logits[0].float()
+    if vision is not None:
+        logits_PV = vision.suppress(logits_PV)
     if bool((batch.temperatures_N != 1).any()):
         logits_PV = logits_PV / places_P3[:, 2].to(logits_PV)[:, None]
     all_PV = torch.log_softmax(logits_PV, dim=-1)
