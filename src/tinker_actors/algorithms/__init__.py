@@ -3,6 +3,7 @@
 from tinker_actors.algorithms.aggregation import Aggregation, aggregate, factors
 from tinker_actors.algorithms.batches import PolicyBatch, policy_batches
 from tinker_actors.algorithms.estimators import Estimator
+from tinker_actors.algorithms.kl_reward import kl_estimate, mean_kl, penalised
 from tinker_actors.algorithms.registry import ESTIMATORS, estimator
 from tinker_actors.algorithms.sft import demonstration_datums
 
@@ -15,5 +16,8 @@ __all__ = [
     "demonstration_datums",
     "estimator",
     "factors",
+    "kl_estimate",
+    "mean_kl",
+    "penalised",
     "policy_batches",
 ]

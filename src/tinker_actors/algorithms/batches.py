@@ -15,7 +15,7 @@ class PolicyBatch:
     """What one policy trains on in one step.
 
     Attributes:
-        datums: Trajectories with a nonzero advantage; the others have no gradient.
+        datums: Trajectories with a nonzero advantage, the only ones with a gradient, unless all were asked for.
         trajectories: How many trainable trajectories the batch was made of.
         action_tokens: How many tokens were sampled in them.
         groups: How many (task, seat) groups there were.
@@ -30,9 +30,17 @@ class PolicyBatch:
 
 
 def policy_batches(
-    groups: Sequence[Group], estimate: Estimator, aggregation: Aggregation, *, constant: int | None = None
+    groups: Sequence[Group],
+    estimate: Estimator,
+    aggregation: Aggregation,
+    *,
+    constant: int | None = None,
+    keep_flat: bool = False,
 ) -> dict[str, PolicyBatch]:
-    """Each policy's batch: advantages over every (task, seat), then the aggregation over the policy's trajectories."""
+    """Each policy's batch: advantages over every (task, seat), then the aggregation over the policy's trajectories.
+
+    With `keep_flat` trajectories whose advantage is 0 have datums too: KL penalties and entropy bonuses move them.
+    """
     batches: dict[str, PolicyBatch] = {}
     by_policy: dict[str, list[list[Trajectory]]] = {}
     for policy, members in _seat_groups(groups):
@@ -45,7 +53,7 @@ def policy_batches(
         datums = [
             datum
             for trajectory, advantage, scale in zip(flat, signal, scales, strict=True)
-            if advantage != 0.0
+            if keep_flat or advantage != 0.0
             for datum in rl_datums(trajectory, advantage, scale=scale)
         ]
         batches[policy] = PolicyBatch(

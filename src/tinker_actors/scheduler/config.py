@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from tinker_actors.errors import ConfigError, PolicyError
+from tinker_actors.policies import Handle
+from tinker_actors.training import LossConfig
 
 
 class Section(BaseModel):
@@ -55,15 +59,49 @@ class AlgorithmSection(Section):
     """How rewards become gradients."""
 
     name: Literal["grpo", "grpo_no_std", "dr_grpo", "rloo"] = "grpo"
-    loss: Literal["ppo", "importance_sampling"] = "ppo"
-    clip_low: float = Field(default=0.8, gt=0, lt=1)
-    """Lower bound of the probability ratio in `ppo`."""
-    clip_high: float = Field(default=1.28, gt=1)
-    """Upper bound of the probability ratio in `ppo`."""
+    loss: Literal[
+        "importance_sampling", "ppo", "dual_clip_ppo", "cispo", "dro", "gspo", "truncated_is", "masked_is"
+    ] = "ppo"
+    clip_low: float | None = None
+    """Lower bound of the probability ratio; the loss's own if not given, as all of its settings."""
+    clip_high: float | None = None
+    """Upper bound of the probability ratio."""
+    dual_clip: float | None = None
+    """Bound of the ratio where the advantage is negative, in `dual_clip_ppo`."""
+    beta: float | None = None
+    """Weight of the squared log-ratio, in `dro`."""
+    ratio: Literal["token", "sequence_product", "sequence_mean"] | None = None
+    """What the ratio is taken over, in `truncated_is` and `masked_is`."""
+    entropy_coefficient: float = 0.0
+    """Weight of an entropy bonus."""
     aggregation: Literal["token_sum", "token_mean", "sequence_mean", "constant"] | None = None
     """`token_mean` if not given; `constant` for `dr_grpo`."""
     aggregation_constant: int | None = Field(default=None, ge=1)
     """Tokens, for `constant`; the environment's turns times `rollouts.max_tokens` if not given."""
+
+
+class KlSection(Section):
+    """A pull towards a frozen reference policy."""
+
+    coefficient: float = Field(default=0.0, ge=0)
+    """0 is off."""
+    estimator: Literal["k1", "k2", "k3"] = "k3"
+    where: Literal["loss", "reward"] = "loss"
+    """`loss` adds the estimate to the loss, with its gradient; `reward` takes it off the advantage of its token."""
+    reference: str = "initial"
+    """`initial`, the policy as RL begins; `base`, the base model; or the handle of a training checkpoint."""
+    reference_store: str | None = None
+    """The folder of the store that the handle is in; the run's own if not given."""
+
+    @field_validator("reference")
+    @classmethod
+    def _name_or_handle(cls, value: str) -> str:
+        if value not in ("initial", "base"):
+            try:
+                Handle.parse(value, kind="weights")
+            except PolicyError as error:
+                raise ValueError(f"'initial', 'base' or the handle of a checkpoint is needed: {error}") from error
+        return value
 
 
 class RolloutSection(Section):
@@ -144,13 +182,32 @@ class RunConfig(Section):
     environment: EnvironmentSection
     warmup: WarmupSection = WarmupSection()
     algorithm: AlgorithmSection = AlgorithmSection()
+    kl: KlSection = KlSection()
     rollouts: RolloutSection = RolloutSection()
     trainer: TrainerSection = TrainerSection()
     evaluation: EvaluationSection = EvaluationSection()
     checkpoints: CheckpointSection = CheckpointSection()
 
+    def loss_config(self) -> LossConfig:
+        """The loss of the run's updates.
+
+        Raises:
+            ConfigError: A setting belongs to another loss, or can't work.
+        """
+        named = ("clip_low", "clip_high", "dual_clip", "beta", "ratio", "entropy_coefficient")
+        return LossConfig(
+            name=self.algorithm.loss,
+            **{name: getattr(self.algorithm, name) for name in named},
+            kl_coefficient=self.kl.coefficient if self.kl.where == "loss" else 0.0,
+            kl_estimator=self.kl.estimator,
+        )
+
     @model_validator(mode="after")
     def _refuse_what_cannot_work(self) -> RunConfig:
+        try:
+            self.loss_config()
+        except ConfigError as error:
+            raise ValueError(f"algorithm.{error}") from error
         if self.algorithm.name == "rloo" and self.rollouts.group_size < 2:
             raise ValueError(
                 f"rollouts.group_size is {self.rollouts.group_size}; algorithm.name 'rloo' leaves one out, "

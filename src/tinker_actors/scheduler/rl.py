@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tinker_actors.algorithms import Aggregation, PolicyBatch, estimator, policy_batches
 from tinker_actors.coordinator import Phase as BarrierPhase
@@ -17,7 +17,8 @@ from tinker_actors.scheduler.config import RunConfig
 from tinker_actors.scheduler.crew import Crew
 from tinker_actors.scheduler.evaluation import policy_seats
 from tinker_actors.scheduler.observer import Phase
-from tinker_actors.training import AdamParams, LossConfig, OptimStepResult, Trainer
+from tinker_actors.scheduler.reference import Reference
+from tinker_actors.training import AdamParams, OptimStepResult, Trainer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,13 +46,17 @@ class Learner:
         trainer: Holds the policy.
         sampler: Serves its snapshots.
         snapshot: The newest one.
+        reference: What a KL penalty refers to.
     """
 
-    def __init__(self, crew: Crew, trainer: Trainer, sampler: Sampler, snapshot: Snapshot) -> None:
+    def __init__(
+        self, crew: Crew, trainer: Trainer, sampler: Sampler, snapshot: Snapshot, reference: Reference | None = None
+    ) -> None:
         self.snapshot = snapshot
         self._crew = crew
         self._trainer = trainer
         self._sampler = sampler
+        self._reference = reference
         self._policy = snapshot.policy_id
         self._barrier = PhaseBarrier([self._policy])
         self._rounds = 0
@@ -115,7 +120,11 @@ class Learner:
     async def _update(self, step: int, collected: Collected) -> dict[str, float]:
         config = self._crew.config
         batch = policy_batches(
-            collected.groups, estimator(config.algorithm.name), _aggregation(config), constant=self._constant()
+            collected.groups,
+            estimator(config.algorithm.name),
+            _aggregation(config),
+            constant=self._constant(),
+            keep_flat=bool(config.kl.coefficient or config.algorithm.entropy_coefficient),
         )[self._policy]
         found = {
             "groups": float(batch.groups),
@@ -124,13 +133,16 @@ class Learner:
             "grad_norm": 0.0,
             "kl": 0.0,
         }
+        if self._reference and batch.datums:
+            datums, found["kl_reference"] = await self._reference.applied(batch.datums)
+            batch = replace(batch, datums=datums)
         for _ in range(config.trainer.epochs if batch.datums else 0):
             found |= await self._optimise(batch, found["learning_rate"])
         return found
 
     async def _optimise(self, batch: PolicyBatch, rate: float) -> dict[str, float]:
         settings = self._crew.config.trainer
-        result = await self._trainer.forward_backward(self._policy, batch.datums, _loss(self._crew.config))
+        result = await self._trainer.forward_backward(self._policy, batch.datums, self._crew.config.loss_config())
         params = AdamParams(
             learning_rate=rate,
             beta1=settings.beta1,
@@ -157,13 +169,6 @@ def learning_rate(config: RunConfig, step: int) -> float:
     """The learning rate of a step, counted from 1: rises linearly over the warm-up steps, then stays."""
     settings = config.trainer
     return settings.learning_rate * min(1.0, step / max(settings.warmup_steps, 1))
-
-
-def _loss(config: RunConfig) -> LossConfig:
-    algorithm = config.algorithm
-    if algorithm.loss == "ppo":
-        return LossConfig(name="ppo", clip_low=algorithm.clip_low, clip_high=algorithm.clip_high)
-    return LossConfig(name=algorithm.loss)
 
 
 def _aggregation(config: RunConfig) -> Aggregation:

@@ -16,6 +16,7 @@ from tinker_actors.scheduler.config import RunConfig
 from tinker_actors.scheduler.crew import Crew
 from tinker_actors.scheduler.evaluation import Evaluation, evaluate
 from tinker_actors.scheduler.observer import Phase, RunObserver, RunSummary
+from tinker_actors.scheduler.reference import Reference
 from tinker_actors.scheduler.rl import Learner, StepResult
 from tinker_actors.scheduler.run_folder import RunFolder, RunState, write_atomically
 from tinker_actors.scheduler.warmup import warm_up, warm_up_base
@@ -63,13 +64,14 @@ class _Job:
         self._store = SnapshotStore(crew.folder.policies)
         self._began = time.monotonic()
         self._spent = 0.0
+        self._reference: Reference | None = None
         self._shown: Task | None = None  # whose episode is shown before and after training
 
     async def run(self, state: RunState | None) -> RunSummary:
         """From the start, or from a saved state, to the end."""
         config = self._crew.config
         trainer, sampler, snapshot, state = await (self._begin() if state is None else self._resume(state))
-        learner = Learner(self._crew, trainer, sampler, snapshot)
+        learner = Learner(self._crew, trainer, sampler, snapshot, self._reference)
         evaluation: Evaluation | None = None
         for step in range(state.step + 1, config.trainer.steps + 1):
             result = await learner.step(step)
@@ -110,6 +112,7 @@ class _Job:
             warm = await trainer.save(POLICY, "warm-up")
             await trainer.delete(POLICY)
             await trainer.load(warm, optimizer=False)
+        self._reference = await Reference.begin(trainer, config.kl, POLICY, base)
         snapshot = await trainer.publish(POLICY)
         await self._crew.announce(snapshot, sampler)
         evaluation = await self._evaluate(sampler, snapshot, 0)
@@ -128,6 +131,7 @@ class _Job:
         trainer = await self._crew.spawn_trainer(state.base_model)
         sampler = await self._crew.spawn_sampler(state.base_model)
         await trainer.load(state.checkpoint)
+        self._reference = await Reference.resume(trainer, self._crew.config.kl)
         for snapshot in self._store.list(POLICY):
             await self._crew.registry.announce(snapshot)
         snapshot = await trainer.publish(POLICY)

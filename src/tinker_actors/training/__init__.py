@@ -9,10 +9,12 @@ from tinker_actors.training.contract import (
     LOSS_DEFAULTS,
     AdamParams,
     ForwardBackwardResult,
+    KlEstimator,
     LossConfig,
     LossName,
     OptimStepResult,
     PolicyInfo,
+    RatioLevel,
 )
 
 if TYPE_CHECKING:
@@ -26,10 +28,12 @@ __all__ = [
     "AdamParams",
     "CustomLoss",
     "ForwardBackwardResult",
+    "KlEstimator",
     "LossConfig",
     "LossName",
     "OptimStepResult",
     "PolicyInfo",
+    "RatioLevel",
     "Trainer",
     "TrainingEngine",
     "forward_backward_custom",

@@ -188,7 +188,14 @@ class TrainingEngine:
         write = partial(write_checkpoint, policy)
         return self.store.checkpoint(policy_id, name, write, **self._facts(policy)).handle
 
-    def load(self, handle: str, *, policy: str | None = None, optimizer: bool = True) -> str:
+    def load(
+        self,
+        handle: str,
+        *,
+        policy: str | None = None,
+        optimizer: bool = True,
+        store: str | Path | None = None,
+    ) -> str:
         """Restore a checkpoint and return the policy's id.
 
         Args:
@@ -197,6 +204,7 @@ class TrainingEngine:
                 present state, if it is in training here, is replaced.
             optimizer: Restore moments, step, pending gradients and random numbers too; without them training starts
                 cold from the saved weights.
+            store: Folder of another store to read it from; None for the engine's own.
 
         Raises:
             UnknownPolicyError: There is no such checkpoint.
@@ -208,8 +216,9 @@ class TrainingEngine:
         if policy is not None and policy in self._policies:
             raise PolicyError(f"policy {policy!r} is in training here already; choose another name or delete it")
         policy_id = Handle(policy_id=policy or parsed.policy_id, kind="weights", name=parsed.name).policy_id
-        snapshot = self.store.get(handle)
-        self.store.verify(snapshot)
+        source = self.store if store is None else SnapshotStore(store)
+        snapshot = source.get(handle)
+        source.verify(snapshot)
         folder = Path(snapshot.path)
         self._check_base(read_spec(folder))
         restored = read_checkpoint(folder, policy_id, self.base, optimizer=optimizer)

@@ -117,9 +117,11 @@ class Trainer(Actor):
         """Store the whole training state under a name and return its handle."""
         return await self._run(self._engine.save, policy, name)
 
-    async def load(self, handle: str, *, policy: str | None = None, optimizer: bool = True) -> str:
+    async def load(
+        self, handle: str, *, policy: str | None = None, optimizer: bool = True, store: str | None = None
+    ) -> str:
         """Restore a checkpoint, as the policy that was saved or as a new one, and return the policy's id."""
-        return await self._run(partial(self._engine.load, handle, policy=policy, optimizer=optimizer))
+        return await self._run(partial(self._engine.load, handle, policy=policy, optimizer=optimizer, store=store))
 
     async def export_base(self, policy: str, path: str) -> str:
         """Write the merged weights as a transformers directory with tokenizer and return its absolute path."""
