@@ -15,6 +15,7 @@ from test_actors_calls import (
     test_a_cycle_through_other_actors_is_refused,
     test_cancelling_an_ask_cancels_the_handler_and_the_actor_goes_on,
 )
+from test_actors_cycles import test_of_two_asks_that_cross_one_is_refused_and_the_other_answered
 from test_actors_failure import (
     test_a_failure_beyond_the_policy_escalates_to_the_parent,
     test_a_handlers_error_reaches_the_asker_and_the_actor_lives,
@@ -42,6 +43,7 @@ __all__ = [
     "test_arrays_arrive_equal_and_small_ones_writable",
     "test_cancelling_an_ask_cancels_the_handler_and_the_actor_goes_on",
     "test_messages_of_one_sender_are_served_in_order",
+    "test_of_two_asks_that_cross_one_is_refused_and_the_other_answered",
     "test_stop_drains_then_refuses",
 ]
 
@@ -67,9 +69,10 @@ def keys(tmp_path: Path) -> Path:
 @pytest.fixture
 async def mesh(hosts: Hosts, keys: Path) -> AsyncIterator[Mesh]:
     """Node 0 on one host, the other, where the actors are, behind 50 ms each way and 1 % loss."""
+    secret = "--keys", str(keys / "worker.secret")
     with hosts.inside(0):
         async with Mesh(listen=LISTEN, keys=Keys.load(keys / "head.secret")) as mesh:  # noqa: SIM117
-            async with guest(mesh, "--keys", str(keys / "worker.secret"), prefix=hosts.prefix(1)):
+            async with guest(mesh, "--import", "ring_zoo", *secret, prefix=hosts.prefix(1)):
                 hosts.delay, hosts.loss = 0.05, 0.01
                 yield mesh
                 hosts.delay = hosts.loss = 0.0

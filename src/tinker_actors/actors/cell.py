@@ -289,7 +289,11 @@ class Cell(Mailbox):
             message.fail(asyncio.CancelledError())
         if self._room:
             self._admit()
-        if self.queue or self.state is State.DRAINING:
+        if self.running is not None and self.interrupt is None:  # the serving loop is not there to begin the next
+            queue = self.queue
+            while queue and queue[0].spec.concurrent and len(self.concurrent) < self.capacity:
+                self.begin(queue.popleft())
+        elif self.queue or self.state is State.DRAINING:
             self.wake()
 
 

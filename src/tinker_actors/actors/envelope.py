@@ -18,6 +18,8 @@ kind:
     [TELL_ALL, actors, method, args, kwargs, trace]
     [CANCEL, id]  [CREDIT, id, count]  [ACK, counts]  counts are [actor, count]
     [BULK, kind, value]                               about large data, see `lane.py`
+    [WAITS, id, walk]                                 whose answer is waited for by that of the sender's ask `id`, see
+                                                      `cycles.py`
 
 `network` is the sender's tcp address, `session` counts its connections to the receiver, and `heard` is the session of
 the receiver's that it heard of last (see `network.py`). `kwargs`, `meta` and `trace` may be nil; meta is [seconds left
@@ -52,10 +54,11 @@ GATHER: Final = 13
 GATHERED: Final = 14
 TELL_ALL: Final = 15
 BULK: Final = 16
+WAITS: Final = 17
 
 LENGTHS: Final = {
     HELLO: 8, PEER: 7, NAME: 3, ASK: 7, STREAM: 8, TELL: 6, REPLY: 3, ITEM: 3, END: 2, ERROR: 3, CANCEL: 2, CREDIT: 3,
-    ACK: 2, GATHER: 7, GATHERED: 4, TELL_ALL: 6, BULK: 3,
+    ACK: 2, GATHER: 7, GATHERED: 4, TELL_ALL: 6, BULK: 3, WAITS: 3,
 }  # fmt: skip
 
 ANSWERS: Final = frozenset({REPLY, ITEM, END, ERROR, GATHERED})

@@ -287,10 +287,8 @@ class Exchange(PeerTable):
         if error is not None:
             self._unreadable(peer, parts, error)
             return
-        if kind == envelope.END:
-            self._settle(parts[1], None, None)
-        elif kind == REPLY:
-            self._settle(parts[1], parts[2], None)
+        if kind == REPLY or kind == envelope.END:
+            self._settle(parts[1], parts[2] if kind == REPLY else None, None)
         elif kind == ASK or kind == envelope.STREAM:
             peer.serving.ask(parts)
         elif kind == envelope.ERROR:
@@ -320,6 +318,8 @@ class Exchange(PeerTable):
             self.last_inbound -= 1  # nobody answers it
             if peer.lane is not None:
                 peer.lane.control(parts[1], parts[2])
+        elif kind == envelope.WAITS:
+            self.node.cycles.arrived(peer, parts[1], parts[2])
         elif kind == envelope.HELLO:
             self._hello(identity, parts)
         elif peer.index == 0:

@@ -144,8 +144,9 @@ class Guests:
         guest.has_entered = False
         self._await(guest, ENTER)
         self._network.expected[member.index] = (member.incarnation, key)
-        exchange = self._node.exchange
-        return [self._node.mesh, member.index, member.incarnation, exchange.max_message, self._network.ping]
+        node = self._node
+        index, size, grace = member.index, node.exchange.max_message, node.thresholds.ask_cycle
+        return [node.mesh, index, member.incarnation, size, self._network.ping, grace]
 
     def _new(self, name: str, key: str | None) -> Guest:
         if len(self._guests) >= MAX_GUESTS:

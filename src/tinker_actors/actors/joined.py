@@ -20,6 +20,7 @@ from tinker_actors.actors.imports import Imports
 from tinker_actors.actors.keys import Keys
 from tinker_actors.actors.lifecycle import Lifecycle
 from tinker_actors.actors.node import Node
+from tinker_actors.actors.pulse import Thresholds
 from tinker_actors.actors.restart import RestartHistory, RestartPolicy
 from tinker_actors.actors.view import MeshView
 from tinker_actors.actors.worker import system_address
@@ -144,6 +145,7 @@ class JoinedMesh(MeshView):
             incarnation=welcome.incarnation,
             count=1,
             max_message=welcome.max_message,
+            thresholds=Thresholds(ask_cycle=welcome.ask_cycle),
         )
         node.count = welcome.index + 1
         network = node.exchange.network = Network(node.exchange, self._keys, welcome.ping)

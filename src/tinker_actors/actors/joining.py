@@ -31,6 +31,7 @@ class Welcome:
     incarnation: int
     max_message: int  # bytes
     ping: float  # seconds
+    ask_cycle: float | None  # seconds
 
 
 class Request:
@@ -89,9 +90,11 @@ class Request:
             if not good:
                 self.answer.set_exception(JoinError(f"{where} refused this node: {what}"))
                 return
-            mesh, index, incarnation, size, ping = what
+            mesh, index, incarnation, size, ping, grace = what
             self.answer.set_result(
-                Welcome(mesh=str(mesh), index=index, incarnation=incarnation, max_message=size, ping=ping)
+                Welcome(
+                    mesh=str(mesh), index=index, incarnation=incarnation, max_message=size, ping=ping, ask_cycle=grace
+                )
             )
         except Exception as error:  # bytes from elsewhere
             self.answer.set_exception(JoinError(f"{where} is no mesh: {type(error).__name__}: {error}"))

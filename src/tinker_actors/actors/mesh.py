@@ -65,6 +65,8 @@ class Mesh(MeshView):
         name: what `tinker-actors ps` and `top` call it; the program's name if not given.
         slow_handler: seconds after which a handler that still runs is logged; None: none is.
         blocked_loop: seconds after which an event loop that does not turn is logged, with what blocks it; None: never.
+        ask_cycle: seconds that an ask waits behind a handler that waits for an ask itself, before these are followed
+            to see whether they wait for each other; None: never.
 
     Raises:
         ConfigError: `listen` is no address, or needs keys.
@@ -90,6 +92,7 @@ class Mesh(MeshView):
         name: str | None = None,
         slow_handler: float | None = None,
         blocked_loop: float | None = 1.0,
+        ask_cycle: float | None = 0.25,
     ) -> None:
         if nodes < 1:
             raise ValueError(f"nodes counts this process too and must be at least 1, got {nodes}")
@@ -110,7 +113,7 @@ class Mesh(MeshView):
         self._imports = imports
         self._guests: Guests | None = None
         self.name = name or Path(sys.argv[0]).stem or "python"
-        self._thresholds = Thresholds(slow_handler=slow_handler, blocked_loop=blocked_loop)
+        self._thresholds = Thresholds(slow_handler=slow_handler, blocked_loop=blocked_loop, ask_cycle=ask_cycle)
         self._observe = observe
         self._window: Window | None = None
         self._entered = False

@@ -13,6 +13,7 @@ from tinker_actors.actors import arena, traceparent
 from tinker_actors.actors.cell import Cell
 from tinker_actors.actors.codec import Codec
 from tinker_actors.actors.control import SYSTEM_IDS, CellEnded, CellRestarted, Report
+from tinker_actors.actors.cycles import CycleFinder
 from tinker_actors.actors.dead_letters import DeadLetters
 from tinker_actors.actors.deadlines import CoarseTimer
 from tinker_actors.actors.errors import ActorDiedError, CodecError
@@ -114,6 +115,7 @@ class Node:
         traceparent.find_library()
         self.thresholds = thresholds or Thresholds()
         self.pulse = Pulse(self, self.thresholds)
+        self.cycles = CycleFinder(self, self.thresholds.ask_cycle)
         self.surveyor = Surveyor(self)
         self._targets: weakref.WeakValueDictionary[int, RemoteTarget] = weakref.WeakValueDictionary()
 
@@ -121,6 +123,7 @@ class Node:
         """Close every socket and fail everything that still waits; what was sent may leave for `linger` ms."""
         self.closed = True
         self.pulse.close()
+        self.cycles.close()
         self.exchange.close(linger)
         self.letters.close()
         self.timer.close()

@@ -35,21 +35,23 @@ _REMEMBERED = 1000  # methods whose last warning is known
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Thresholds:
-    """When to warn, in seconds; None: never.
+    """When to warn or to look closer, in seconds; None: never.
 
     Attributes:
         slow_handler: a handler of an ask or a tell has run for so long.
         blocked_loop: the event loop has not turned for so long.
+        ask_cycle: an ask has waited so long behind a handler that waits for an ask itself; see `cycles`.
     """
 
     slow_handler: float | None = None
     blocked_loop: float | None = 1.0
+    ask_cycle: float | None = 0.25
 
     def __post_init__(self) -> None:
-        for name in ("slow_handler", "blocked_loop"):
+        for name in ("slow_handler", "blocked_loop", "ask_cycle"):
             value = getattr(self, name)
             if value is not None and not value > 0:
-                raise ValueError(f"{name} is in seconds and must be above 0, or None for no warnings; got {value!r}")
+                raise ValueError(f"{name} is in seconds and must be above 0, or None for never; got {value!r}")
 
 
 class Quiet:
@@ -218,6 +220,11 @@ class Pulse:
         return f"task {task.get_name()}"
 
 
+def awaited(waits: Any) -> Any:
+    """What a suspended coroutine or generator awaits, if that is another one."""
+    return getattr(waits, "cr_await", None) or getattr(waits, "gi_yieldfrom", None) or getattr(waits, "ag_await", None)
+
+
 def where_it_waits(waits: Any) -> str:
     """The innermost place at which a suspended coroutine or generator waits, as `file:line in function`."""
     frame = None
@@ -226,9 +233,7 @@ def where_it_waits(waits: Any) -> str:
         if inner is None:
             break
         frame = inner
-        waits = (
-            getattr(waits, "cr_await", None) or getattr(waits, "gi_yieldfrom", None) or getattr(waits, "ag_await", None)
-        )
+        waits = awaited(waits)
     if frame is None:
         return "an unknown place"
     return f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_qualname}"
