@@ -122,9 +122,40 @@ def test_last_word_prompts_are_fresh_and_demonstrations_poor():
     assert 60 < shown.count(environment.words[-1]) < 140
 
 
+async def test_digits_rewards_the_digit_of_the_image():
+    environment, shown = fresh("digits", seed=3)
+    assert (shown.content, [(image.width, image.height) for image in shown.images]) == ("Which digit?", [(8, 8)])
+    wrong = str((int(environment.digit) + 1) % 10)
+    for answer, reward, invalid in ((f" {environment.digit}\n", 1.0, 0.0), (wrong, 0.0, 0.0), ("", 0.0, 1.0)):
+        _, episode = await play("digits", answer, seed=3)
+        assert (episode.end, episode.trajectories[0].reward) == (EpisodeEnd.TERMINATED, reward)
+        assert episode.metrics == {"invalid": invalid}
+
+
+def test_digits_never_trains_on_the_images_of_evaluations():
+    def shown(evaluating):
+        environment = load_environment("digits", held_out=200)()
+        environment.rng, environment.evaluating = random.Random(0), evaluating
+        return {environment.reset(seed).images[0].data for seed in range(3000)}
+
+    training, evaluation = shown(False), shown(True)
+    assert len(evaluation) == 200
+    assert len(training) > 1200
+    assert not training & evaluation
+
+
+def test_digits_shares_the_image_within_a_group_and_demonstrates_with_noise():
+    assert len({fresh("digits", seed=4, luck=luck)[1].images[0] for luck in range(5)}) == 1
+    environment, _ = fresh("digits", noise=0.5)
+    right = sum(environment.demonstrate() == environment.digit for _ in range(400))
+    assert 180 < right < 260  # half by intent, and a tenth of the others by chance
+
+
 @pytest.mark.parametrize(
     ("name", "options"),
     [
+        ("digits", {"noise": 1.5}),
+        ("digits", {"held_out": 1797}),
         ("arithmetic", {"digits": 0}),
         ("arithmetic", {"noise": 2.0}),
         ("number_guess", {"low": 5, "high": 4}),

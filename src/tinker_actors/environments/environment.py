@@ -69,12 +69,15 @@ class Environment(ABC):
         blocking: Whether plain methods may block.
         rng: This episode's own luck, set before `reset`: it differs between the episodes of a group and depends only
             on the run's seed. What the group must share comes from `reset`'s seed instead.
+        evaluating: Whether this episode belongs to an evaluation, set before `reset`. An environment over a data set
+            keeps a part of it for those.
     """
 
     seats: tuple[str, ...] = ("agent",)
     max_turns: int = 32
     blocking: ClassVar[bool] = False
     rng: random.Random
+    evaluating: bool = False
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

@@ -44,9 +44,10 @@ class LiveEnvironment:
     Args:
         environment: A fresh instance.
         luck: Seeds its `rng`.
+        evaluating: Whether the episode belongs to an evaluation; otherwise what the instance says stays.
     """
 
-    def __init__(self, environment: Environment, *, luck: int) -> None:
+    def __init__(self, environment: Environment, *, luck: int, evaluating: bool = False) -> None:
         self.name = type(environment).__name__
         check_limits(self.name, environment.seats, environment.max_turns)
         self.seats = environment.seats
@@ -54,6 +55,7 @@ class LiveEnvironment:
         self._first = next(iter(self.seats))
         self._known = frozenset(self.seats)
         environment.rng = random.Random(luck)
+        environment.evaluating = evaluating or environment.evaluating
         self._environment = environment
         self._thread: CallThread | None = None
         self._closed = False

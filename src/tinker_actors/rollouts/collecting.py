@@ -228,7 +228,10 @@ class _Collection:
                     return
 
     async def _play(self, worker: Any, batch: _Batch) -> None:
-        assignment = Assignment(rollouts=batch.rollouts, seats=self._plan.seats, limits=self._plan.limits)
+        plan = self._plan
+        assignment = Assignment(
+            rollouts=batch.rollouts, seats=plan.seats, limits=plan.limits, evaluating=plan.evaluating
+        )
         stream = aiter(worker.stream.run(assignment))
         owed = len(batch.rollouts)
         while owed:

@@ -35,11 +35,13 @@ class Assignment:
         rollouts: Played concurrently.
         seats: Who plays, by the environment's seats.
         limits: Of each episode.
+        evaluating: Whether the episodes belong to an evaluation.
     """
 
     rollouts: tuple[Rollout, ...]
     seats: Mapping[str, Seat]
     limits: EpisodeLimits
+    evaluating: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,11 +52,13 @@ class RolloutPlan:
         groups: The rollouts of each group.
         seats: Who plays, by the environment's seats.
         limits: Of each episode.
+        evaluating: Whether the episodes belong to an evaluation; environments hear of it.
     """
 
     groups: tuple[tuple[Rollout, ...], ...]
     seats: Mapping[str, Seat]
     limits: EpisodeLimits = field(default_factory=EpisodeLimits)
+    evaluating: bool = False
 
     def __post_init__(self) -> None:
         ids = [rollout.id for rollout in self.rollouts]
@@ -82,6 +86,7 @@ def plan_groups(
     limits: EpisodeLimits | None = None,
     tasks: Sequence[int] | None = None,
     same_every_step: bool = False,
+    evaluating: bool = False,
 ) -> RolloutPlan:
     """Plan a phase. Everything derives from its arguments, so that the same call gives the same rollouts.
 
@@ -96,6 +101,7 @@ def plan_groups(
         limits: Of each episode.
         tasks: The task seeds, one per group; derived from the other arguments if not given.
         same_every_step: Let tasks and luck not depend on the step, so that evaluations can be compared.
+        evaluating: Whether the episodes belong to an evaluation; environments hear of it.
 
     Raises:
         ConfigError: The numbers don't fit.
@@ -119,4 +125,4 @@ def plan_groups(
                 for index in range(group_size)
             )
         )
-    return RolloutPlan(groups=tuple(planned), seats=seats, limits=limits or EpisodeLimits())
+    return RolloutPlan(groups=tuple(planned), seats=seats, limits=limits or EpisodeLimits(), evaluating=evaluating)

@@ -99,7 +99,7 @@ class RolloutWorker(Actor):
         except Exception as error:  # user code: a failed episode is data
             line = f"{rollout.task.environment}: constructor: {describe_error(error)}"
             return failed_episode(task=rollout.task, id=rollout.id, error=line)
-        live = LiveEnvironment(environment, luck=rollout.seed)
+        live = LiveEnvironment(environment, luck=rollout.seed, evaluating=assignment.evaluating)
         agents = {
             seat: agent_for(spec, seat=seat, live=live, renderer=self._renderer, seed=rollout.seed)
             for seat, spec in assignment.seats.items()

@@ -142,6 +142,7 @@ class Crew:
                 seats=seats,
                 limits=EpisodeLimits(turn_seconds=rollouts.turn_timeout, episode_seconds=rollouts.episode_timeout),
                 same_every_step=phase == "eval",
+                evaluating=phase == "eval",
             )
 
         if vary:
