@@ -83,71 +83,87 @@ async def test_an_idle_actor_gives_back_the_answer_that_it_passed_on() -> None:
         await until(lambda: arena_of(mesh).used == 0)
 
 
+class Storm:
+    """Actors that send one another large data while the processes that hold them are killed at random moments."""
+
+    KILLS = 6
+    SIZES = (100_000, MIB, 3 * MIB, 20 * MIB)
+
+    def __init__(self, mesh: Mesh, stores: list[Store]) -> None:
+        self.mesh = mesh
+        self.stores = stores
+        self.kills: list[int] = []
+        self.ends = {"well": 0, "badly": 0}
+
+    async def traffic(self, seed: int) -> None:
+        own = random.Random(seed)
+        while len(self.kills) < self.KILLS:
+            try:
+                await self._message(own)
+            except ActorError:
+                self.ends["badly"] += 1
+            else:
+                self.ends["well"] += 1
+
+    async def _message(self, own: random.Random) -> None:
+        data = np.full(own.choice(self.SIZES), own.randrange(256), np.uint8)
+        value: Any = own.choice([data, data.tobytes(), [data, data]])
+        # always forwarded upwards: two that forward to each other at once would wait for each other
+        store, other = (self.stores[index] for index in sorted(own.sample(range(len(self.stores)), 2)))
+        kind = own.randrange(4)
+        if kind == 0:
+            assert (await store.make(data.size, 3)).sum() == 3 * data.size
+        elif kind == 1:
+            store.tell.keep(value)
+            await store.drop()
+        elif kind == 2:
+            back = await store.forward(other, data)
+            assert back.size == data.size
+            assert back[0] == back[-1] == data[0]
+        else:
+            await store.echo(value)
+
+    async def kill(self) -> None:
+        chance = random.Random(1)
+        while len(self.kills) < self.KILLS:
+            await asyncio.sleep(chance.uniform(0.05, 0.45))
+            self.kills.append(chance.choice(list(self.mesh.pids.values())))
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.kills[-1], 9)
+
+
+async def check_memory(mesh: Mesh, stores: list[Store], limit: int) -> None:
+    """Nothing is lent any more here, and the children map no more than the three processes' segments."""
+    segments = 3 * (limit // MIB // 32)
+    for store in stores:
+        await store.drop()
+    states = [await store.state() for store in stores[:2]]
+    arena = arena_of(mesh)
+    if arena is not None:
+        await until(lambda: arena.used == 0)
+        assert arena.size <= limit
+        # Besides its own segments this process maps those of the two living children.
+        await until(lambda: arena_maps() <= segments)
+    for descriptors, maps, resident in states:
+        assert descriptors < 80
+        assert maps <= segments
+        assert resident < 1024 * MIB
+
+
 @pytest.mark.parametrize("shared_memory", [192 * MIB, 0], ids=["shared memory", "chunks"])
 async def test_a_storm_of_kills_leaves_nothing(shared_memory: int) -> None:
-    """Three processes send one another large data while the children are killed at random moments."""
-    chance = random.Random(1)
     left = set(os.listdir("/dev/shm"))
     async with Mesh(nodes=3, restart=ALWAYS, shared_memory=shared_memory) as mesh:
         stores = [await mesh.spawn(Store, node=1 + i % 2, restart=ALWAYS, mailbox=64) for i in range(4)]
-        sizes = [100_000, MIB, 3 * MIB, 20 * MIB]
         for store in stores:
             await store.echo(np.ones(MIB, np.uint8))
         before = len(os.listdir("/proc/self/fd"))
-        kills: list[int] = []
-        ends = {"well": 0, "badly": 0}
-
-        async def traffic(seed: int) -> None:
-            own = random.Random(seed)
-            while len(kills) < 6:
-                data = np.full(own.choice(sizes), own.randrange(256), np.uint8)
-                value: Any = own.choice([data, data.tobytes(), [data, data]])
-                # always forwarded upwards: two that forward to each other at once would wait for each other
-                store, other = (stores[index] for index in sorted(own.sample(range(len(stores)), 2)))
-                kind = own.randrange(4)
-                try:
-                    if kind == 0:
-                        assert (await store.make(data.size, 3)).sum() == 3 * data.size
-                    elif kind == 1:
-                        store.tell.keep(value)
-                        await store.drop()
-                    elif kind == 2:
-                        back = await store.forward(other, data)
-                        assert back.size == data.size
-                        assert back[0] == back[-1] == data[0]
-                    else:
-                        await store.echo(value)
-                except ActorError:
-                    ends["badly"] += 1
-                else:
-                    ends["well"] += 1
-
-        async def kill() -> None:
-            while len(kills) < 6:
-                await asyncio.sleep(chance.uniform(0.1, 0.8))
-                kills.append(chance.choice(list(mesh.pids.values())))
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(kills[-1], 9)
-
+        storm = Storm(mesh, stores)
         async with asyncio.timeout(40):
-            await asyncio.gather(kill(), *(traffic(seed) for seed in range(6)))
-        assert ends["well"] > 5
-        assert ends["badly"] > 2
-        states: list[tuple[int, int, int]] = []
-        for store in stores:
-            await store.drop()
-        for store in stores[:2]:
-            states.append(await store.state())
-        arena = arena_of(mesh)
-        if arena is not None:
-            await until(lambda: arena.used == 0)
-            assert arena.size <= shared_memory
-            # Besides its own segments this process maps those of the two living children.
-            await until(lambda: arena_maps() <= 3 * (shared_memory // MIB // 32))
-        for descriptors, maps, resident in states:
-            assert descriptors < 80
-            assert maps <= 3 * (shared_memory // MIB // 32)
-            assert resident < 1024 * MIB
+            await asyncio.gather(storm.kill(), *(storm.traffic(seed) for seed in range(6)))
+        assert storm.ends["well"] > 5
+        assert storm.ends["badly"] > 2
+        await check_memory(mesh, stores, shared_memory)
         await until(lambda: len(os.listdir("/proc/self/fd")) <= before + 24)
     await until(lambda: arena_maps() == 0)
     assert set(os.listdir("/dev/shm")) == left
