@@ -47,23 +47,23 @@ class Shared:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module", params=["local", "ipc", "tcp"])
-async def shared(request: pytest.FixtureRequest) -> AsyncIterator[Shared]:
+async def shared_mesh(request: pytest.FixtureRequest) -> AsyncIterator[Shared]:
     shared = Shared(request.param, getattr(request.module, "MESH", {}))  # a module's own arguments
     yield shared
     await shared.close()
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def mesh(shared: Shared) -> AsyncIterator[Mesh]:
+async def mesh(shared_mesh: Shared) -> AsyncIterator[Mesh]:
     """The same program on one node, across two processes, and through the network; actors go to the second node."""
-    yield await shared.get()
-    await shared.clear()
+    yield await shared_mesh.get()
+    await shared_mesh.clear()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests that share a mesh share its event loop."""
     for item in items:
-        if isinstance(item, pytest.Function) and "shared" in item.fixturenames:
+        if isinstance(item, pytest.Function) and "shared_mesh" in item.fixturenames:
             item.add_marker(pytest.mark.asyncio(loop_scope="module"), append=False)
 
 
