@@ -12,7 +12,7 @@ from tinker_actors.lazy import lazy_names
 
 if TYPE_CHECKING:
     from tinker_actors.kernels.plan import NO_ADAPTER, KernelError, RowPlan, Segment
-    from tinker_actors.kernels.residual import add_lora_residual
+    from tinker_actors.kernels.residual import add_lora_residual, lora_residual
 
 _HOMES = {
     "NO_ADAPTER": "plan",
@@ -20,9 +20,10 @@ _HOMES = {
     "RowPlan": "plan",
     "Segment": "plan",
     "add_lora_residual": "residual",
+    "lora_residual": "residual",
 }
 
-__all__ = ["NO_ADAPTER", "KernelError", "RowPlan", "Segment", "add_lora_residual"]
+__all__ = ["NO_ADAPTER", "KernelError", "RowPlan", "Segment", "add_lora_residual", "lora_residual"]
 
 __getattr__ = lazy_names(__name__, _HOMES)
 

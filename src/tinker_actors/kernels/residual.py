@@ -1,5 +1,7 @@
 """The residual Y += s (X A^T) B^T for rows of several adapters at once, on the CPU.
 
+`lora_residual` is the way in for trainers and samplers alike; `add_lora_residual` is what it does without gradients.
+
 Shapes: T rows of the token matrix, N of them with one adapter, I inputs, O outputs, R the adapter's rank (ranks may
 differ).
 """
@@ -16,6 +18,40 @@ from tinker_actors.kernels.plan import KernelError, RowPlan, Segment
 
 Slots = Sequence[Tensor | None] | Mapping[int, Tensor | None]
 Scales = Sequence[float] | Mapping[int, float]
+
+
+def lora_residual(
+    y_TO: Tensor, x_TI: Tensor, plan: RowPlan, a_slots: Slots, b_slots: Slots, scales: Scales
+) -> Tensor:
+    """Each row's adapter added to `y_TO` in place, with gradients to rows and adapters where they are wanted.
+
+    An adapter's result and its gradient come from its own rows alone, in their order: who else shares the matrix
+    changes no bit of either.
+
+    Args:
+        y_TO: [rows, out], the base projection's output, overwritten.
+        x_TI: [rows, in], the projection's input.
+        plan: Built for these rows.
+        a_slots: [rank, in] for each slot, or None where the slot's adapter leaves this projection alone.
+        b_slots: [out, rank] for each slot, None where `a_slots` is.
+        scales: Factor for each slot.
+
+    Returns:
+        What `y_TO` holds now; use this and no longer `y_TO`, whose history ends before the residual.
+
+    Raises:
+        KernelError: The plan is for another number of rows, a slot is not given, or a shape does not fit.
+    """
+    if torch.is_grad_enabled():
+        from tinker_actors.kernels.gradients import residual_with_gradients
+
+        slots = [slot for slot in plan.slots if adapts(slot, a_slots, b_slots)]
+        weights = [weight for slot in slots for weight in (a_slots[slot], b_slots[slot]) if weight is not None]
+        if any(tensor.requires_grad for tensor in (y_TO, x_TI, *weights)):
+            check_rows(y_TO, x_TI, plan)
+            return residual_with_gradients(y_TO, x_TI, plan, slots, [scales[slot] for slot in slots], weights)
+    add_lora_residual(y_TO, x_TI, plan, a_slots, b_slots, scales)
+    return y_TO
 
 
 def add_lora_residual(
@@ -39,12 +75,11 @@ def add_lora_residual(
         KernelError: The plan is for another number of rows, a slot is not given, or a shape does not fit. What
             `y_TO` holds is undefined then.
     """
-    if y_TO.dim() != 2 or x_TI.dim() != 2 or not plan.rows == y_TO.shape[0] == x_TI.shape[0]:
-        raise KernelError(f"a plan for {plan.rows} rows was given y {tuple(y_TO.shape)} and x {tuple(x_TI.shape)}")
+    check_rows(y_TO, x_TI, plan)
     scattered: list[Segment] = []
     for segment in plan.segments:
         slot, start = segment.slot, segment.start
-        if not _adapts(slot, a_slots, b_slots):
+        if not adapts(slot, a_slots, b_slots):
             continue
         if start is None:
             scattered.append(segment)
@@ -102,7 +137,22 @@ def _add(y_NO: Tensor, x_NI: Tensor, a_RI: Tensor | None, b_OR: Tensor | None, s
         ) from error
 
 
-def _adapts(slot: int, a_slots: Slots, b_slots: Slots) -> bool:
+def check_rows(y_TO: Tensor, x_TI: Tensor, plan: RowPlan) -> None:
+    """Refuse matrices that the plan isn't for.
+
+    Raises:
+        KernelError: They are.
+    """
+    if y_TO.dim() != 2 or x_TI.dim() != 2 or not plan.rows == y_TO.shape[0] == x_TI.shape[0]:
+        raise KernelError(f"a plan for {plan.rows} rows was given y {tuple(y_TO.shape)} and x {tuple(x_TI.shape)}")
+
+
+def adapts(slot: int, a_slots: Slots, b_slots: Slots) -> bool:
+    """Whether a slot's adapter has a part in this projection.
+
+    Raises:
+        KernelError: The slot holds no adapter, or only half of one.
+    """
     try:
         a_RI, b_OR = a_slots[slot], b_slots[slot]
     except LookupError:

@@ -1,4 +1,7 @@
-"""Many LoRA adapters over one base in one forward pass: each token row is answered by its own adapter, or by none."""
+"""Many LoRA adapters over one base in one pass: each token row is answered by its own adapter, or by none.
+
+Samplers load adapters from directories; a trainer attaches the ones in training, and gradients flow to them.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor, nn
 
 from tinker_actors.errors import ModelError
-from tinker_actors.kernels import RowPlan, add_lora_residual
+from tinker_actors.kernels import RowPlan, lora_residual
 from tinker_actors.models.adapters import Adapter, AdapterWeights, read_adapter
 from tinker_actors.models.vision import TOWER
 
@@ -63,12 +66,12 @@ class MultiLoraLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., in] to [..., out]; the leading dimensions, flattened, are the rows of the step's plan."""
-        y = self.base(x)
         plan = self._step.plan
-        if plan is not None and self._held:
-            outputs, inputs = y.view(-1, y.shape[-1]), x.reshape(-1, x.shape[-1])
-            add_lora_residual(outputs, inputs, plan, self._a, self._b, self._scales)
-        return y
+        if plan is None or not self._held:
+            return self.base(x)
+        x_TI = x.reshape(-1, x.shape[-1])
+        y_TO = lora_residual(self.base(x_TI), x_TI, plan, self._a, self._b, self._scales)
+        return y_TO.view(*x.shape[:-1], -1)
 
     def install(self, slot: int, weights: AdapterWeights | None) -> None:
         """Put an adapter's share of this layer in a slot; None leaves the layer as it is for that slot."""
@@ -135,12 +138,26 @@ class MultiLoraModel:
         if self._capacity is not None and self.resident >= self._capacity:
             raise ModelError(f"all {self._capacity} adapter slots are taken; unload one before loading {path}")
         shapes = {path: (layer.in_features, layer.out_features) for path, layer in self._layers.items()}
-        adapter = read_adapter(Path(path), shapes)
-        slot = next(slot for slot in range(self.resident + 1) if slot not in self._residents)
-        for module, layer in self._layers.items():
-            layer.install(slot, adapter.weights.get(module))
-        self._residents[slot] = adapter
-        return slot
+        return self._install(read_adapter(Path(path), shapes))
+
+    @contextlib.contextmanager
+    def attached(self, adapters: Sequence[Adapter]) -> Iterator[list[int]]:
+        """Hold adapters for a while, each in a slot of its own; yields the slots.
+
+        Their tensors are used as they are, not copied: those that require gradients get them from the passes within.
+
+        Raises:
+            ModelError: An adapter has weights for a layer that can't be adapted here.
+        """
+        for adapter in adapters:
+            if unknown := [path for path in adapter.weights if path not in self._layers]:
+                raise ModelError(f"{adapter.path} adapts {unknown[0]}, which is not an adaptable layer here")
+        slots = [self._install(adapter) for adapter in adapters]
+        try:
+            yield slots
+        finally:
+            for slot in slots:
+                self.unload(slot)
 
     def unload(self, slot: int) -> None:
         """Free a slot and the adapter's memory; the slot number may be given out again.
@@ -155,6 +172,13 @@ class MultiLoraModel:
         for layer in self._layers.values():
             layer.install(slot, None)
         del self._residents[slot]
+
+    def _install(self, adapter: Adapter) -> int:
+        slot = next(slot for slot in range(self.resident + 1) if slot not in self._residents)
+        for module, layer in self._layers.items():
+            layer.install(slot, adapter.weights.get(module))
+        self._residents[slot] = adapter
+        return slot
 
     @contextlib.contextmanager
     def using(self, slots: Sequence[int], *, tokens_per_row: int | Sequence[int] = 1) -> Iterator[RowPlan]:

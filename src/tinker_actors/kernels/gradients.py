@@ -1,0 +1,120 @@
+"""The residual's backward pass on the CPU.
+
+With S = X A^T and Y += s S B^T: dS = s dY B, dB = s dY^T S, dA = dS^T X, dX = dS A. Every product is over one
+adapter's rows.
+
+Shapes: T rows of the token matrix, N of them with one adapter, I inputs, O outputs, R the adapter's rank.
+"""
+# ruff: noqa: N806 - tensor names end in their shape
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from tinker_actors.kernels.plan import KernelError, RowPlan, Segment
+
+
+def residual_with_gradients(
+    y_TO: Tensor, x_TI: Tensor, plan: RowPlan, slots: Sequence[int], scales: Sequence[float], weights: Sequence[Tensor]
+) -> Tensor:
+    """`lora_residual` for the slots given, as a node of autograd's graph.
+
+    Args:
+        y_TO: [rows, out], overwritten.
+        x_TI: [rows, in].
+        plan: Built for these rows.
+        slots: The plan's slots whose adapters have a part in this projection.
+        scales: Factor of each of them.
+        weights: A [rank, in] and B [out, rank] of each of them, one after the other.
+
+    Raises:
+        KernelError: A shape doesn't fit.
+    """
+    wanted = dict(zip(slots, range(len(slots)), strict=True))
+    parts = [(segment, wanted[segment.slot]) for segment in plan.segments if segment.slot in wanted]
+    return _Residual.apply(y_TO, x_TI, plan, parts, tuple(scales), *weights)  # pyright: ignore[reportReturnType]
+
+
+class _Residual(torch.autograd.Function):
+    @staticmethod
+    def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        context: Any,
+        y_TO: Tensor,
+        x_TI: Tensor,
+        plan: RowPlan,
+        parts: list[tuple[Segment, int]],
+        scales: tuple[float, ...],
+        *weights: Tensor,
+    ) -> Tensor:
+        work = torch.float64 if y_TO.dtype == torch.float64 else torch.float32
+        shrunk: list[Tensor] = []
+        for segment, index in parts:
+            a_RI, b_OR = weights[2 * index].to(work), weights[2 * index + 1].to(work)
+            y_NO = _rows(y_TO, plan, segment)
+            try:
+                shrunk_NR = torch.mm(_rows(x_TI, plan, segment).to(work), a_RI.t())
+                if segment.start is not None and y_NO.dtype == work:
+                    y_NO.addmm_(shrunk_NR, b_OR.t(), alpha=scales[index])
+                else:
+                    _put(y_TO, torch.addmm(y_NO.to(work), shrunk_NR, b_OR.t(), alpha=scales[index]), plan, segment)
+            except RuntimeError as error:
+                raise KernelError(
+                    f"slot {segment.slot}: A {tuple(a_RI.shape)} and B {tuple(b_OR.shape)} do not fit "
+                    f"{x_TI.shape[1]} inputs and {y_TO.shape[1]} outputs"
+                ) from error
+            shrunk.append(shrunk_NR)
+        context.plan, context.parts, context.scales, context.work = plan, parts, scales, work
+        context.save_for_backward(x_TI, *shrunk, *weights)
+        context.mark_dirty(y_TO)
+        return y_TO
+
+    @staticmethod
+    @once_differentiable
+    def backward(context: Any, *gradients: Tensor) -> tuple[Any, ...]:
+        (y_TO,) = gradients
+        plan, parts, work = context.plan, context.parts, context.work
+        x_TI, *saved = context.saved_tensors
+        shrunk, weights = saved[: len(parts)], saved[len(parts) :]
+        needs_y, needs_x, _, _, _, *needs_weights = context.needs_input_grad
+        found: list[Tensor | None] = [None] * len(weights)
+        covered = sum(segment.count for segment, _ in parts) == plan.rows
+        fresh = torch.empty_like if covered else torch.zeros_like
+        dx_TI = fresh(x_TI) if needs_x else None
+        for (segment, index), shrunk_NR in zip(parts, shrunk, strict=True):
+            a_RI, b_OR = weights[2 * index].to(work), weights[2 * index + 1].to(work)
+            # the scale goes onto the narrow products only
+            dy_NO = _rows(y_TO, plan, segment).to(work)
+            ds_NR = torch.mm(dy_NO, b_OR).mul_(context.scales[index])
+            if needs_weights[2 * index]:
+                x_NI = _rows(x_TI, plan, segment).to(work)
+                found[2 * index] = torch.mm(ds_NR.t(), x_NI).to(weights[2 * index].dtype)
+            if needs_weights[2 * index + 1]:
+                db_OR = torch.mm(dy_NO.t(), shrunk_NR).mul_(context.scales[index])
+                found[2 * index + 1] = db_OR.to(weights[2 * index + 1].dtype)
+            if dx_TI is not None:
+                _put(dx_TI, torch.mm(ds_NR, a_RI), plan, segment)
+        return (y_TO if needs_y else None, dx_TI, None, None, None, *found)
+
+
+def _rows(matrix: Tensor, plan: RowPlan, segment: Segment) -> Tensor:
+    """A segment's rows: a view where they lie together, else a copy."""
+    if segment.start is not None:
+        return matrix.narrow(0, segment.start, segment.count)
+    return matrix.index_select(0, _index(plan, segment, matrix.device))
+
+
+def _put(matrix: Tensor, rows: Tensor, plan: RowPlan, segment: Segment) -> None:
+    """Overwrite a segment's rows."""
+    if segment.start is not None:
+        matrix.narrow(0, segment.start, segment.count).copy_(rows)
+    else:
+        matrix.index_copy_(0, _index(plan, segment, matrix.device), rows.to(matrix.dtype))
+
+
+def _index(plan: RowPlan, segment: Segment, device: torch.device) -> Tensor:
+    return torch.from_numpy(plan.order).narrow(0, segment.first, segment.count).to(device)
