@@ -7,9 +7,10 @@ from hypothesis import strategies as st
 
 from tinker_actors.models import load_base
 from tinker_actors.training import LossConfig
-from tinker_actors.training.batching import Example
+from tinker_actors.training.batching import Example, examples_of
 from tinker_actors.training.engine import TrainingEngine
-from tinker_actors.training.sharing import PrefixTree, can_share, grow, shared_batches
+from tinker_actors.training.packing import chains, packed_blocks
+from tinker_actors.training.sharing import PrefixTree, can_pack, grow
 
 SHARED, PLAIN = (LossConfig(name="ppo", share_prompts=share) for share in (True, False))
 
@@ -38,10 +39,12 @@ def test_a_prefix_is_held_once_and_branches_stand_side_by_side():
 
 
 def test_a_node_sees_its_ancestors_and_nobody_else():
-    (batch,) = shared_batches([example([1, 2, 3], first=1), example([1, 2, 5, 6], first=1)], 100, 64)
-    assert batch.tokens_BL.tolist() == [[1, 2, 3, 5, 6]]
-    assert batch.positions_BL.tolist() == [[0, 1, 2, 2, 3]]
-    assert batch.attention[0, 0].int().tolist() == [
+    trees = grow([example([1, 2, 3], first=1), example([1, 2, 5, 6], first=1)], 100, 64)
+    (block,) = packed_blocks(trees, 100)
+    assert block.tokens_T.tolist() == [1, 2, 3, 5, 6]
+    assert block.positions_T.tolist() == [0, 1, 2, 2, 3]
+    (bucket,) = block.buckets
+    assert bucket.sees_BLL[0].int().tolist() == [
         [1, 0, 0, 0, 0],
         [1, 1, 0, 0, 0],
         [1, 1, 1, 0, 0],
@@ -58,7 +61,7 @@ def test_every_example_is_laid_out_once_at_its_own_tokens(rows, budget):
     for tree in trees:
         for held, path in zip(tree.examples, tree.paths, strict=True):
             assert [tree.tokens[node] for node in path] == list(held.tokens)
-    slots = torch.cat([batch.slots_N for batch in shared_batches(examples, budget, 16)]).sort().values.tolist()
+    slots = torch.cat([block.slots_N for block in packed_blocks(trees, budget)]).sort().values.tolist()
     assert slots == sorted(held.start + position for held in examples for position in held.scored)
 
 
@@ -107,13 +110,8 @@ def test_shared_prompts_give_the_plain_paths_log_probs_and_gradients(make, tmp_p
 
 def test_a_group_takes_fewer_positions_than_its_rows(make):
     datums = [make.rl([5] * 13, [6 + number, 7], 1.0) for number in range(8)]
-    from tinker_actors.training.batching import examples_of, plain_batches
-
     examples = examples_of(datums)
-    count = [
-        sum(batch.tokens_BL.numel() for batch in way)
-        for way in (shared_batches(examples, 2048, 64), plain_batches(examples, 2048))
-    ]
+    count = [sum(map(len, packed_blocks(trees, 2048))) for trees in (grow(examples, 2048, 64), chains(examples))]
     assert count == [13 + 8, 14 * 8]
 
 
@@ -123,7 +121,7 @@ def test_a_group_takes_fewer_positions_than_its_rows(make):
 )
 def test_models_whose_attention_does_not_allow_it_take_the_plain_path(change, monkeypatch):
     config = load_base("tiny-llama").config
-    assert can_share(config)
+    assert can_pack(config)
     for name, value in change.items():
         monkeypatch.setattr(config, name, value, raising=False)
-    assert not can_share(config)
+    assert not can_pack(config)

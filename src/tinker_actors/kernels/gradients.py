@@ -5,7 +5,7 @@ adapter's rows.
 
 Shapes: T rows of the token matrix, N of them with one adapter, I inputs, O outputs, R the adapter's rank.
 """
-# ruff: noqa: N806 - tensor names end in their shape
+# ruff: noqa: N803, N806 - tensor names end in their shape
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def residual_with_gradients(
 class _Residual(torch.autograd.Function):
     @staticmethod
     def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
-        context: Any,
+        ctx: Any,
         y_TO: Tensor,
         x_TI: Tensor,
         plan: RowPlan,
@@ -68,19 +68,19 @@ class _Residual(torch.autograd.Function):
                     f"{x_TI.shape[1]} inputs and {y_TO.shape[1]} outputs"
                 ) from error
             shrunk.append(shrunk_NR)
-        context.plan, context.parts, context.scales, context.work = plan, parts, scales, work
-        context.save_for_backward(x_TI, *shrunk, *weights)
-        context.mark_dirty(y_TO)
+        ctx.plan, ctx.parts, ctx.scales, ctx.work = plan, parts, scales, work
+        ctx.save_for_backward(x_TI, *shrunk, *weights)
+        ctx.mark_dirty(y_TO)
         return y_TO
 
     @staticmethod
     @once_differentiable
-    def backward(context: Any, *gradients: Tensor) -> tuple[Any, ...]:
-        (y_TO,) = gradients
-        plan, parts, work = context.plan, context.parts, context.work
-        x_TI, *saved = context.saved_tensors
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Any, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        (dy_TO,) = grad_outputs
+        plan, parts, work = ctx.plan, ctx.parts, ctx.work
+        x_TI, *saved = ctx.saved_tensors
         shrunk, weights = saved[: len(parts)], saved[len(parts) :]
-        needs_y, needs_x, _, _, _, *needs_weights = context.needs_input_grad
+        needs_y, needs_x, _, _, _, *needs_weights = ctx.needs_input_grad
         found: list[Tensor | None] = [None] * len(weights)
         covered = sum(segment.count for segment, _ in parts) == plan.rows
         fresh = torch.empty_like if covered else torch.zeros_like
@@ -88,17 +88,17 @@ class _Residual(torch.autograd.Function):
         for (segment, index), shrunk_NR in zip(parts, shrunk, strict=True):
             a_RI, b_OR = weights[2 * index].to(work), weights[2 * index + 1].to(work)
             # the scale goes onto the narrow products only
-            dy_NO = _rows(y_TO, plan, segment).to(work)
-            ds_NR = torch.mm(dy_NO, b_OR).mul_(context.scales[index])
+            dy_NO = _rows(dy_TO, plan, segment).to(work)
+            ds_NR = torch.mm(dy_NO, b_OR).mul_(ctx.scales[index])
             if needs_weights[2 * index]:
                 x_NI = _rows(x_TI, plan, segment).to(work)
                 found[2 * index] = torch.mm(ds_NR.t(), x_NI).to(weights[2 * index].dtype)
             if needs_weights[2 * index + 1]:
-                db_OR = torch.mm(dy_NO.t(), shrunk_NR).mul_(context.scales[index])
+                db_OR = torch.mm(dy_NO.t(), shrunk_NR).mul_(ctx.scales[index])
                 found[2 * index + 1] = db_OR.to(weights[2 * index + 1].dtype)
             if dx_TI is not None:
                 _put(dx_TI, torch.mm(ds_NR, a_RI), plan, segment)
-        return (y_TO if needs_y else None, dx_TI, None, None, None, *found)
+        return (dy_TO if needs_y else None, dx_TI, None, None, None, *found)
 
 
 def _rows(matrix: Tensor, plan: RowPlan, segment: Segment) -> Tensor:

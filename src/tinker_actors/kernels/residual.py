@@ -20,9 +20,7 @@ Slots = Sequence[Tensor | None] | Mapping[int, Tensor | None]
 Scales = Sequence[float] | Mapping[int, float]
 
 
-def lora_residual(
-    y_TO: Tensor, x_TI: Tensor, plan: RowPlan, a_slots: Slots, b_slots: Slots, scales: Scales
-) -> Tensor:
+def lora_residual(y_TO: Tensor, x_TI: Tensor, plan: RowPlan, a_slots: Slots, b_slots: Slots, scales: Scales) -> Tensor:
     """Each row's adapter added to `y_TO` in place, with gradients to rows and adapters where they are wanted.
 
     An adapter's result and its gradient come from its own rows alone, in their order: who else shares the matrix

@@ -69,9 +69,9 @@ class MultiLoraLinear(nn.Module):
         plan = self._step.plan
         if plan is None or not self._held:
             return self.base(x)
-        x_TI = x.reshape(-1, x.shape[-1])
-        y_TO = lora_residual(self.base(x_TI), x_TI, plan, self._a, self._b, self._scales)
-        return y_TO.view(*x.shape[:-1], -1)
+        rows = x.reshape(-1, x.shape[-1])
+        answers = lora_residual(self.base(rows), rows, plan, self._a, self._b, self._scales)
+        return answers.view(*x.shape[:-1], -1)
 
     def install(self, slot: int, weights: AdapterWeights | None) -> None:
         """Put an adapter's share of this layer in a slot; None leaves the layer as it is for that slot."""

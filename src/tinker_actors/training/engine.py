@@ -1,34 +1,29 @@
-# ruff: noqa: N806 (tensor names bear shape suffixes)
 """The trainer's synchronous core: many policies over one base model."""
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-import torch
-
 from tinker_actors.data import Datum
 from tinker_actors.errors import ConfigError, DataError, PolicyError, UnknownPolicyError
 from tinker_actors.models import load_base
+from tinker_actors.models.lora import MultiLoraModel
 from tinker_actors.policies import Handle, PolicySpec, Snapshot, SnapshotStore
-from tinker_actors.training.batching import Example, MicroBatch, Targets, check_batch, examples_of, plain_batches
+from tinker_actors.training.batching import Example, check_batch, examples_of, plain_batches
 from tinker_actors.training.checkpoint import read_checkpoint, read_spec, write_checkpoint
-from tinker_actors.training.contract import (
-    AdamParams,
-    ForwardBackwardResult,
-    LossConfig,
-    OptimStepResult,
-    PolicyInfo,
-)
+from tinker_actors.training.contract import AdamParams, ForwardBackwardResult, OptimStepResult, PolicyInfo
 from tinker_actors.training.custom_loss import SUPERVISED_PASS, CustomLoss, evaluate, scorable, weighted
-from tinker_actors.training.losses import loss_terms
-from tinker_actors.training.metrics import batch_metrics
+from tinker_actors.training.loss_config import LossConfig
+from tinker_actors.training.packing import Block, chains, packed_blocks
+from tinker_actors.training.passes import run_alone, run_joint
 from tinker_actors.training.policy import TrainedPolicy
-from tinker_actors.training.scoring import score
-from tinker_actors.training.sharing import can_share, shared_batches
+from tinker_actors.training.scoring import run_padded
+from tinker_actors.training.sharing import can_pack, grow
+from tinker_actors.training.work import Work
 
 
 class TrainingEngine:
@@ -48,6 +43,7 @@ class TrainingEngine:
         self.base = load_base(base_model, dtype)
         self.store = SnapshotStore(store)
         self._policies: dict[str, TrainedPolicy] = {}
+        self._lora = MultiLoraModel(self.base.skeleton()) if can_pack(self.base.config) else None
 
     def create(self, spec: PolicySpec) -> str:
         """Make a policy and return its id: the spec's name, or one that is drawn.
@@ -96,11 +92,40 @@ class TrainingEngine:
             UnknownPolicyError: No policy of this id is in training here.
             DataError: A datum doesn't suit the loss or the model; nothing was computed.
         """
-        policy = self._policy(policy_id)
-        self._check_batch(datums, loss)
-        batches = self._lay_out(examples_of(datums), loss)
-        with policy.accumulating():
-            return _run(policy, batches, datums, loss, backward=True, proceed=proceed)
+        return self.forward_backward_many([(policy_id, datums, loss)], proceed=proceed)[0]
+
+    def forward_backward_many(
+        self,
+        batches: Sequence[tuple[str, Sequence[Datum], LossConfig]],
+        *,
+        proceed: Callable[[], None] = lambda: None,
+    ) -> tuple[ForwardBackwardResult, ...]:
+        """As `forward_backward` for several policies, in passes over the base that they share.
+
+        A policy's result and gradients are what its batch alone gives: bit for bit where the base's matrix products
+        compute a row alike whatever the other rows are, else up to rounding; the page on training says where that is.
+        Policies that train all weights, or adapt more than linear layers, take passes of their own.
+
+        Args:
+            batches: For each policy, once, its id, datums and loss.
+            proceed: Called between passes; if it raises, the pending gradients of all are as before the call.
+
+        Returns:
+            A result for each, in the order given.
+
+        Raises:
+            UnknownPolicyError: A policy isn't in training here.
+            PolicyError: A policy stands twice.
+            DataError: A datum doesn't suit its loss or the model; nothing was computed for anyone.
+        """
+        ids = [policy_id for policy_id, _, _ in batches]
+        if twice := {policy_id for policy_id in ids if ids.count(policy_id) > 1}:
+            raise PolicyError(f"{sorted(twice)} stand more than once; a policy has one batch in a joint pass")
+        works = [self._work(*batch) for batch in batches]
+        with contextlib.ExitStack() as stack:
+            for work in works:
+                stack.enter_context(work.policy.accumulating())
+            return tuple(self._compute(works, backward=True, proceed=proceed))
 
     def forward(
         self, policy_id: str, datums: Sequence[Datum], loss: LossConfig, *, every_target: bool = False
@@ -113,12 +138,8 @@ class TrainingEngine:
             loss: The loss.
             every_target: Give log-probs of all targets rather than the trained ones; loss and metrics don't change.
         """
-        policy = self._policy(policy_id)
-        self._check_batch(datums, loss)
-        unsampled = () if self.base.vision is None else self.base.vision.rule.unsampled
-        batches = self._lay_out(examples_of(datums, every_target=every_target, unsampled=unsampled), loss)
-        with torch.no_grad():
-            return _run(policy, batches, datums, loss, backward=False, proceed=lambda: None)
+        works = [self._work(policy_id, datums, loss)]
+        return self._compute(works, backward=False, every_target=every_target)[0]
 
     def backward(
         self,
@@ -249,15 +270,45 @@ class TrainingEngine:
         if spec.base_model not in (self.base_model, self.base.name):
             raise ConfigError(f"base_model is {spec.base_model!r}; this trainer trains policies of {self.base_model!r}")
 
-    def _check_batch(self, datums: Sequence[Datum], loss: LossConfig) -> None:
+    def _work(self, policy_id: str, datums: Sequence[Datum], loss: LossConfig) -> Work:
+        policy = self._policy(policy_id)
         base = self.base
         check_batch(datums, loss, vocabulary=base.vocab_size, context_length=base.context_length, vision=base.vision)
+        return Work(policy=policy, datums=datums, loss=loss)
 
-    def _lay_out(self, examples: Sequence[Example], loss: LossConfig) -> list[MicroBatch]:
-        config = self.base.config
-        if loss.share_prompts and can_share(config):
-            return shared_batches(examples, loss.micro_batch_tokens, int(config.hidden_size))
-        return plain_batches(examples, loss.micro_batch_tokens)
+    def _compute(
+        self,
+        works: Sequence[Work],
+        *,
+        backward: bool,
+        every_target: bool = False,
+        proceed: Callable[[], None] = lambda: None,
+    ) -> list[ForwardBackwardResult]:
+        """The results of the works in their order: those that can share passes together, the others one by one."""
+        results: dict[int, ForwardBackwardResult] = {}
+        together: list[int] = []
+        blocks: list[list[Block]] = []
+        unsampled = () if self.base.vision is None else self.base.vision.rule.unsampled
+        for index, work in enumerate(works):
+            examples = examples_of(work.datums, every_target=every_target, unsampled=unsampled)
+            if self._lora is None:
+                batches = plain_batches(examples, work.loss.micro_batch_tokens)
+                results[index] = run_padded(work, batches, backward=backward, proceed=proceed)
+            elif work.policy.adapter() is None:
+                results[index] = run_alone(work, self._pack(examples, work.loss), backward=backward, proceed=proceed)
+            else:
+                together.append(index)
+                blocks.append(self._pack(examples, work.loss))
+        if self._lora is not None and together:
+            chosen = [works[index] for index in together]
+            found = run_joint(self._lora, chosen, blocks, backward=backward, proceed=proceed)
+            results |= dict(zip(together, found, strict=True))
+        return [results[index] for index in range(len(works))]
+
+    def _pack(self, examples: Sequence[Example], loss: LossConfig) -> list[Block]:
+        budget = loss.micro_batch_tokens
+        trees = grow(examples, budget, int(self.base.config.hidden_size)) if loss.share_prompts else chains(examples)
+        return packed_blocks(trees, budget)
 
     def _facts(self, policy: TrainedPolicy) -> dict:
         return {
@@ -266,36 +317,3 @@ class TrainingEngine:
             "kind": policy.spec.kind,
             "parent": policy.parent,
         }
-
-
-def _run(
-    policy: TrainedPolicy,
-    batches: Sequence[MicroBatch],
-    datums: Sequence[Datum],
-    loss: LossConfig,
-    *,
-    backward: bool,
-    proceed: Callable[[], None],
-) -> ForwardBackwardResult:
-    """All micro-batches, then the sums over the whole batch in fp64. T targets of all datums, N of a micro-batch."""
-    targets = Targets.of(datums)
-    logprobs_T, entropy_T = torch.zeros_like(targets.weights_T), torch.zeros_like(targets.weights_T)
-    for batch in batches:
-        proceed()
-        logprobs_N, entropy_N = score(
-            policy.model, batch, policy.base.vision, entropy_gradient=loss.entropy_coefficient != 0
-        )
-        trained_N = targets.trained_T[batch.slots_N]
-        if backward and bool(trained_N.any()):
-            inputs = targets.beside(logprobs_N[trained_N], entropy_N[trained_N], batch.slots_N[trained_N])
-            loss_terms(inputs, loss).sum().backward()
-        logprobs_T[batch.slots_N] = logprobs_N.detach().to(logprobs_T)
-        entropy_T[batch.slots_N] = entropy_N.detach().to(entropy_T)
-    slots_N = targets.trained_T.nonzero()[:, 0]
-    inputs = targets.beside(logprobs_T[slots_N], entropy_T[slots_N], slots_N)
-    total = float(loss_terms(inputs, loss).sum())
-    return ForwardBackwardResult(
-        loss=total,
-        logprobs=tuple(tuple(row.tolist()) for row in logprobs_T.split([datum.scores for datum in datums])),
-        metrics=batch_metrics(inputs, total, len(datums), loss),
-    )

@@ -9,11 +9,13 @@ from pathlib import Path
 
 import torch
 from peft import PeftModel
-from torch import Tensor
+from peft.tuners.lora import LoraLayer
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from tinker_actors.errors import PolicyError
 from tinker_actors.models import BaseModel, save_model_directory
+from tinker_actors.models.adapters import Adapter, AdapterWeights
 from tinker_actors.policies import PolicySpec
 from tinker_actors.training.adapters import full_model, lora_model
 from tinker_actors.training.contract import AdamParams, OptimStepResult, PolicyInfo
@@ -49,6 +51,26 @@ class TrainedPolicy:
         self.step = self.pending = 0
         self.parent: str | None = None
         self.snapshot: str | None = None
+
+    def adapter(self) -> Adapter | None:
+        """The trained matrices themselves, by layer, for a model that serves many adapters; without the head's.
+
+        Returns:
+            None if the policy isn't an adapter, or adapts more than linear layers.
+        """
+        if self._adapted is None:
+            return None
+        head = self.model.get_output_embeddings()
+        weights: dict[str, AdapterWeights] = {}
+        for path, module in self.model.named_modules():
+            if not isinstance(module, LoraLayer) or module is head:
+                continue
+            if not isinstance(module.get_base_layer(), nn.Linear):
+                return None
+            (name,) = module.lora_A
+            a, b = (self.parameters[f"{path}.lora_{part}.{name}.weight"] for part in "AB")
+            weights[path] = AdapterWeights(a=a, b=b, scale=float(module.scaling[name]))
+        return Adapter(path=Path(self.policy_id), weights=weights)
 
     @contextlib.contextmanager
     def accumulating(self) -> Iterator[None]:

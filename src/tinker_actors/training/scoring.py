@@ -1,5 +1,5 @@
 # ruff: noqa: N803, N806 (tensor names bear shape suffixes)
-"""Log-probs of chosen targets, with the head applied only where they are wanted.
+"""Models whose examples can't be packed: padded micro-batches, with the head applied only where targets are scored.
 
 Shape suffixes: B rows, L positions, N scored targets, P distributions that they are scored under (candidates for one
 position share theirs), V vocabulary.
@@ -7,6 +7,7 @@ position share theirs), V vocabulary.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -16,9 +17,31 @@ from transformers import PreTrainedModel
 from tinker_actors.errors import ModelError
 from tinker_actors.models.vision import Vision
 from tinker_actors.training.batching import MicroBatch
+from tinker_actors.training.contract import ForwardBackwardResult
+from tinker_actors.training.head import LOWEST_LOGPROB
+from tinker_actors.training.work import Work
 
-# p · log p is 0 in fp32 long before this; it keeps −inf out of the product and its gradient.
-_LOWEST_LOGPROB = -1e4
+
+def run_padded(
+    work: Work, batches: Sequence[MicroBatch], *, backward: bool, proceed: Callable[[], None]
+) -> ForwardBackwardResult:
+    """All micro-batches of a policy through its own model.
+
+    Args:
+        work: The policy's batch.
+        batches: Its layout.
+        backward: Whether gradients are added to the policy's parameters.
+        proceed: Called before each micro-batch; what it raises ends the work.
+    """
+    entropy_gradient = work.loss.entropy_coefficient != 0
+    for batch in batches:
+        proceed()
+        with torch.set_grad_enabled(backward):
+            found = score(work.policy.model, batch, work.policy.base.vision, entropy_gradient=entropy_gradient)
+            loss = work.take(*found, batch.slots_N)
+            if loss is not None:
+                loss.backward()
+    return work.result()
 
 
 def score(
@@ -81,7 +104,7 @@ def score(
 
 def _entropy(logprobs_QV: Tensor) -> Tensor:
     """−Σ p · log p in nats, shape (Q,), for Q rows of log-probs; a token that can't be drawn counts 0."""
-    return -(logprobs_QV.exp() * logprobs_QV.clamp(min=_LOWEST_LOGPROB)).sum(-1)
+    return -(logprobs_QV.exp() * logprobs_QV.clamp(min=LOWEST_LOGPROB)).sum(-1)
 
 
 def _mask(batch: MicroBatch, dtype: torch.dtype, device: torch.device) -> Tensor | None:

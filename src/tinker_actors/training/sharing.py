@@ -1,22 +1,17 @@
-# ruff: noqa: N806 (tensor names bear shape suffixes)
 """Prefixes that several examples begin with, computed once.
 
 The examples of one prompt make a row that holds their prefix tree: every node is a token, stands at its depth's
 position and attends to its ancestors only. Its hidden state is therefore that of the plain row, whoever else shares
 the row; log-probs agree with the plain path up to rounding.
-
-Shape suffixes: B rows, L nodes of the largest row, N scored targets.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-import torch
 from transformers import PreTrainedConfig
 
-from tinker_actors.training.batching import Example, MicroBatch, plain_batches, split
+from tinker_actors.training.batching import Example
 
 MODEL_TYPES = frozenset({"llama", "mistral", "qwen2", "qwen3"})
 """Decoders whose layers mix positions by nothing but masked attention over rotary positions."""
@@ -72,8 +67,8 @@ class PrefixTree:
         self.paths.append(path)
 
 
-def can_share(config: PreTrainedConfig) -> bool:
-    """Whether the model's attention lets a row hold a tree."""
+def can_pack(config: PreTrainedConfig) -> bool:
+    """Whether the model's attention lets a row hold several examples, and trees of them."""
     layers = getattr(config, "layer_types", None) or ["full_attention"]
     windowed = getattr(config, "use_sliding_window", True) and getattr(config, "sliding_window", None)
     return (
@@ -82,15 +77,6 @@ def can_share(config: PreTrainedConfig) -> bool:
         and set(layers) == {"full_attention"}
         and config._attn_implementation in ("sdpa", "eager")
     )
-
-
-def shared_batches(examples: Sequence[Example], budget: int, hidden_size: int) -> list[MicroBatch]:
-    """All examples in micro-batches of at most `budget` positions, shared prefixes once where that is cheaper."""
-    trees = grow(examples, budget, hidden_size)
-    alone = [tree.examples[0] for tree in trees if len(tree.examples) == 1]
-    shared = [tree for tree in trees if len(tree.examples) > 1]
-    batches = [_laid_out([shared[index] for index in batch]) for batch in split([len(tree) for tree in shared], budget)]
-    return batches + plain_batches(alone, budget)
 
 
 def grow(examples: Sequence[Example], budget: int, hidden_size: int) -> list[PrefixTree]:
@@ -117,33 +103,3 @@ def grow(examples: Sequence[Example], budget: int, hidden_size: int) -> list[Pre
             trees.append(tree)
         tree.add(example)
     return trees
-
-
-def _laid_out(trees: Sequence[PrefixTree]) -> MicroBatch:
-    width = max(len(tree) for tree in trees)
-    shape = (len(trees), width)
-    tokens_BL, positions_BL = torch.zeros(shape, dtype=torch.long), torch.zeros(shape, dtype=torch.long)
-    sees_BLL = np.tile(np.eye(width, dtype=np.bool_), (len(trees), 1, 1))
-    for row, tree in enumerate(trees):
-        tokens_BL[row, : len(tree)] = torch.tensor(tree.tokens)
-        positions_BL[row, : len(tree)] = torch.tensor(tree.depths)
-        sees_LL = sees_BLL[row]
-        for node, parent in enumerate(tree.parents):
-            if parent != ROOT:
-                sees_LL[node, :node] = sees_LL[parent, :node]
-    held = [
-        (row, example, path)
-        for row, tree in enumerate(trees)
-        for example, path in zip(tree.examples, tree.paths, strict=True)
-    ]
-    counts = torch.tensor([len(example.scored) for _, example, _ in held])
-    return MicroBatch(
-        tokens_BL=tokens_BL,
-        positions_BL=positions_BL,
-        attention=torch.from_numpy(sees_BLL)[:, None],
-        rows_N=torch.tensor([row for row, _, _ in held]).repeat_interleave(counts),
-        columns_N=torch.tensor([path[position] for _, example, path in held for position in example.positions]),
-        targets_N=torch.tensor([target for _, example, _ in held for target in example.targets]),
-        temperatures_N=torch.tensor([example.temperature for _, example, _ in held]).repeat_interleave(counts),
-        slots_N=torch.tensor([example.start + index for _, example, _ in held for index in example.scored]),
-    )

@@ -87,7 +87,14 @@ class Trainer(Actor):
 
     async def forward_backward(self, policy: str, datums: Sequence[Datum], loss: LossConfig) -> ForwardBackwardResult:
         """Add the gradient of the summed loss to the policy's pending gradients."""
-        return await self._passes(partial(self._engine.forward_backward, policy, datums, loss), policy)
+        return await self._passes(partial(self._engine.forward_backward, policy, datums, loss), repr(policy))
+
+    async def forward_backward_many(
+        self, batches: Sequence[tuple[str, Sequence[Datum], LossConfig]]
+    ) -> tuple[ForwardBackwardResult, ...]:
+        """As `forward_backward` for several policies, once each, in passes over the base that they share."""
+        names = ", ".join(repr(policy) for policy, _, _ in batches)
+        return await self._passes(partial(self._engine.forward_backward_many, batches), names)
 
     async def backward(
         self,
@@ -97,7 +104,7 @@ class Trainer(Actor):
         passes: LossConfig = SUPERVISED_PASS,
     ) -> None:
         """Add the gradient of a loss, given its gradient by each log-prob; see `forward_backward_custom`."""
-        await self._passes(partial(self._engine.backward, policy, datums, gradients, passes), policy)
+        await self._passes(partial(self._engine.backward, policy, datums, gradients, passes), repr(policy))
 
     async def forward(
         self, policy: str, datums: Sequence[Datum], loss: LossConfig, *, every_target: bool = False
@@ -127,13 +134,13 @@ class Trainer(Actor):
         """Write the merged weights as a transformers directory with tokenizer and return its absolute path."""
         return await self._run(self._engine.export_base, policy, path)
 
-    async def _passes(self, work: Callable[..., T], policy: str) -> T:
+    async def _passes(self, work: Callable[..., T], policies: str) -> T:
         """Do work that takes `proceed`; when the asker gives up it ends between two micro-batches."""
         abandoned = threading.Event()
 
         def proceed() -> None:
             if abandoned.is_set():
-                raise _AbandonedError(f"forward_backward of {policy!r} was abandoned by its asker")
+                raise _AbandonedError(f"forward_backward of {policies} was abandoned by its asker")
 
         return await self._run(partial(work, proceed=proceed), abandon=abandoned.set)
 
