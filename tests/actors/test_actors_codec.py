@@ -292,7 +292,7 @@ async def test_a_cancel_that_arrives_before_its_request_still_cancels_it() -> No
         log = await mesh.spawn(Log, node=0)
         from tinker_actors.actors.serving import Serving
 
-        serving = Serving(node, 1)
+        serving = Serving(node, node.exchange.by_index[1])
         serving.cancel(12345)
         serving.ask([env.ASK, 12345, log.address.id, "note", ["late"], None, None])
         serving.ask([env.ASK, 12346, log.address.id, "note", ["kept"], None, None])

@@ -60,14 +60,14 @@ class Codec:
 
     Attributes:
         write: writes what holds nothing but lists of `buffers.PLAIN` values and small bytes, as `encode` would, at less
-            cost. It raises what msgpack raises; `encode` then says it better, or finds another way.
+            cost, and tuples as if they were lists. Where it raises, `encode` says it better or finds another way.
     """
 
     def __init__(self, refs: Refs | None = None) -> None:
         self._refs = refs
         self._unicode_errors: str | None = None
         self._packers: list[packing.Packer] = [self._packer()]
-        self.write: Callable[[Any], bytes] = self._packers[0].pack
+        self.write: Callable[[Any], bytes] = packing.plain_encoder()
         self._heads = packing.packer(None, None)
         self._depth = 0
         self._lifting = False

@@ -8,12 +8,17 @@ from __future__ import annotations
 
 import asyncio
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tinker_actors.actors.call import Call, current_call
 from tinker_actors.actors.errors import DeadlineExceeded
 
+if TYPE_CHECKING:
+    from tinker_actors.actors.pending import Pending
+
 TICK = 0.005  # seconds: a deadline fires at most this much late
+SWEEP = 1.0  # seconds between looks at the deadlines that are far away
+FAR = 2 * SWEEP  # seconds
 
 
 class deadline:  # noqa: N801 - reads as a statement, like asyncio.timeout
@@ -99,3 +104,45 @@ class CoarseTimer:
                     future.set_exception(DeadlineExceeded(f"{what} was not answered by its deadline"))
         if self._buckets:
             self._arm(min(self._buckets))
+
+
+class FarDeadlines:
+    """Looks now and then which of the asks to other nodes have come near their deadlines; a timer has those.
+
+    Nearly every ask is answered long before a deadline that is far away, and so never meets a timer at all.
+
+    Attributes:
+        is_awake: whether it looks; `wake` lets it.
+    """
+
+    __slots__ = ("_handle", "_loop", "_pending", "_timer", "is_awake")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, timer: CoarseTimer, pending: dict[int, Pending]) -> None:
+        self._loop = loop
+        self._timer = timer
+        self._pending = pending
+        self._handle: asyncio.TimerHandle | None = None
+        self.is_awake = False
+
+    def wake(self) -> None:
+        """There is a deadline again that is more than `FAR` away."""
+        self.is_awake = True
+        self._handle = self._loop.call_later(SWEEP, self._sweep)
+
+    def close(self) -> None:
+        """Look no more."""
+        if self._handle is not None:
+            self._handle.cancel()
+
+    def _sweep(self) -> None:
+        far = False
+        near = self._loop.time() + FAR
+        for pending in self._pending.values():
+            if pending.due is not None:
+                if pending.due <= near:
+                    pending.watch(self._timer)
+                else:
+                    far = True
+        self.is_awake = far
+        if far:
+            self._handle = self._loop.call_later(SWEEP, self._sweep)

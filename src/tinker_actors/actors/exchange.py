@@ -11,6 +11,7 @@ from tinker_actors.actors import envelope
 from tinker_actors.actors.bulk import Bulk
 from tinker_actors.actors.chunks import SUFFIX
 from tinker_actors.actors.codec import Frame
+from tinker_actors.actors.deadlines import FarDeadlines
 from tinker_actors.actors.envelope import ASK, REPLY
 from tinker_actors.actors.errors import CodecError, NodeDiedError, UnroutableError
 from tinker_actors.actors.peer import Peer, PeerTable
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
 
     from tinker_actors.actors.link import Inbound
     from tinker_actors.actors.node import Node
-    from tinker_actors.actors.remote import Pending, RemoteTarget
+    from tinker_actors.actors.pending import Pending
+    from tinker_actors.actors.remote import RemoteTarget
 
 
 class Exchange(PeerTable):
@@ -29,6 +31,7 @@ class Exchange(PeerTable):
 
     Attributes:
         pending: our asks and streams that other nodes have not answered, by id.
+        far: watches over those whose deadline is far away.
         busy: targets with anything outstanding or parked.
         last_inbound: envelopes in the batch that came last.
         greeted: decides on an unknown node's hello (index, incarnation, url, tcp address); None accepts any with the
@@ -40,6 +43,7 @@ class Exchange(PeerTable):
         self.loop = node.loop
         self.max_message = max_message
         self.pending: dict[int, Pending] = {}
+        self.far = FarDeadlines(node.loop, node.timer, self.pending)
         self.busy: set[RemoteTarget] = set()
         self.greeted: Callable[[int, int, str, str | None], bool] | None = None
         self.next_id = itertools.count(1).__next__
@@ -70,11 +74,13 @@ class Exchange(PeerTable):
         for pending in list(self.pending.values()):
             pending.reject(copy.copy(error))
         self.pending.clear()
+        self.far.close()
         for target in list(self.busy):
             target.reset(error)
         self.busy.clear()
         self.bulk.close()
         for peer in self.by_index.values():
+            peer.is_open = False
             peer.serving.alive = False
             if peer.link is not None:
                 peer.link.close(linger)
@@ -165,7 +171,7 @@ class Exchange(PeerTable):
             self.peer_down(index, peer.incarnation, NodeDiedError(f"node {index} was replaced"))
         peer.incarnation = incarnation
         peer.identity = self.identity_from(peer)
-        peer.serving = Serving(self.node, index)
+        peer.serving = Serving(self.node, peer)
         name = self.identity_to(peer)
         peer.link = Outbound(self.context, self.loop, url, name, self.schedule)
         peer.link.put(self.hello(1, 0))

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 from tinker_actors.actors import envelope
 from tinker_actors.actors.call import Chain, inherited_trace
 from tinker_actors.actors.errors import MailboxFull
-from tinker_actors.actors.remote import Pending, RemoteTarget
+from tinker_actors.actors.pending import Pending
+from tinker_actors.actors.remote import RemoteTarget
 from tinker_actors.errors import ActorError
 
 if TYPE_CHECKING:
@@ -138,7 +139,7 @@ def send_gather(
     """Ask members that share a process; what can't be sent at all is the outcome of each."""
     first = members[0][1]
     exchange, index = first.node.exchange, first.address.node
-    meta = first.meta(chain, due, trace, options)
+    meta = first.meta(chain, due, trace, wait=options.wait is not False)
     ident = exchange.next_id()
     try:
         exchange.require(index)

@@ -306,7 +306,7 @@ class Network:
 
     def _serving(self, peer: Peer) -> Serving:
         node = self.exchange.node
-        return GuestServing(node, peer.index) if peer.index else Serving(node, 0)
+        return GuestServing(node, peer) if peer.index else Serving(node, peer)
 
     def _is_cut(self, identity: bytes) -> bool:
         return any(peer.identity == identity and peer.wire is not None for peer in self.exchange.peers())

@@ -67,7 +67,7 @@ class Peer:
         self.cut: Exception | None = None
         self.wire: Wire | None = None
         self.backlog: list[tuple[Sequence[int], int, bytes, Sequence[Frame]]] = []
-        self.serving = Serving(node, index)
+        self.serving = Serving(node, self)
 
 
 class PeerTable:

@@ -7,152 +7,23 @@ at a target that does not read. An ask leaves the window with its answer, a tell
 
 from __future__ import annotations
 
-import asyncio
 import copy
-import weakref
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tinker_actors.actors import envelope, traceparent
-from tinker_actors.actors.buffers import LARGE, PLAIN
-from tinker_actors.actors.call import Chain, current_call, inherited, inherited_trace
+from tinker_actors.actors import envelope
+from tinker_actors.actors.asking import WINDOW_BYTES, asker
+from tinker_actors.actors.call import Chain, inherited, inherited_trace
 from tinker_actors.actors.codec import Frame
 from tinker_actors.actors.control import SYSTEM_IDS
 from tinker_actors.actors.errors import MailboxFull
-from tinker_actors.actors.ref import Address, Options, positional
+from tinker_actors.actors.pending import Pending, PendingStream, PendingTell
+from tinker_actors.actors.ref import Address, Options
 from tinker_actors.actors.stream import Stream
 
 if TYPE_CHECKING:
     from tinker_actors.actors.node import Node
-
-WINDOW_BYTES = 128 * 1024 * 1024
-
-
-class Pending:
-    """One message of ours at another node, until its last answer. `id` is 0 for tells."""
-
-    __slots__ = ("done", "id", "sent", "size", "target")
-
-    def __init__(self, target: RemoteTarget, ident: int) -> None:
-        self.target = target
-        self.id = ident
-        self.sent = False
-        self.done = False
-        self.size = 0
-
-    def resolve(self, value: Any) -> None:
-        """The reply, or the end of a stream."""
-
-    def reject(self, error: BaseException) -> None:
-        """An error in its place."""
-
-    def item(self, value: Any) -> None:
-        """One item of a stream."""
-
-    def outcomes(self, values: Sequence[tuple[int, Any]], errors: Sequence[tuple[int, BaseException]]) -> bool:
-        """Answers of some members of a group; True once all have answered."""
-        return False
-
-    def settle(self, value: Any) -> None:
-        """The reply; leaves the window."""
-        self.resolve(value)
-        self.release()
-
-    def release(self) -> None:
-        """Leave the window."""
-        self.target.release(1, self.size)
-
-    def forget(self) -> None:
-        """The target's process is gone; what it held was no tell."""
-        self.target.outstanding -= 1
-
-
-class PendingAsk(Pending):
-    """An ask that waits for its reply."""
-
-    __slots__ = ("future",)
-
-    def __init__(self, target: RemoteTarget, ident: int, future: asyncio.Future[Any]) -> None:
-        # The base's assignments again, because this runs once an ask.
-        self.target = target
-        self.id = ident
-        self.sent = False
-        self.done = False
-        self.size = 0
-        self.future = future
-
-    def resolve(self, value: Any) -> None:
-        self.done = True
-        if not self.future.done():
-            self.future.set_result(value)
-
-    def settle(self, value: Any) -> None:
-        # Both at once, because this runs once an ask.
-        self.done = True
-        if not self.future.done():
-            self.future.set_result(value)
-        target = self.target
-        if target.outstanding > 1 and target.bytes >= self.size and not target.backlog:
-            target.outstanding -= 1
-            target.bytes -= self.size
-        else:
-            target.release(1, self.size)
-
-    def reject(self, error: BaseException) -> None:
-        self.done = True
-        if not self.future.done():
-            self.future.set_exception(error)
-
-
-class PendingTell(Pending):
-    """A tell that waits for room in the window; `room` is awaited by its sender."""
-
-    __slots__ = ("room",)
-
-    room: asyncio.Future[None]
-
-    def reject(self, error: BaseException) -> None:
-        self.done = True
-        if not self.room.done():
-            self.room.set_exception(error)
-
-
-class PendingStream(Pending):
-    """A stream; also the reader's way back to its producer."""
-
-    __slots__ = ("reader",)
-
-    def __init__(self, target: RemoteTarget, ident: int, reader: Stream) -> None:
-        super().__init__(target, ident)
-        self.reader = weakref.ref(reader)
-
-    def resolve(self, value: Any) -> None:
-        self._finish(None)
-
-    def reject(self, error: BaseException) -> None:
-        self._finish(error)
-
-    def item(self, value: Any) -> None:
-        reader = self.reader()
-        if reader is not None:
-            reader.push(value)
-
-    def grant(self, count: int) -> None:
-        """The reader has room for more."""
-        if not self.done:
-            self.target.node.exchange.send(self.target.address.node, [envelope.CREDIT, self.id, count])
-
-    def abandon(self) -> None:
-        """The reader is gone."""
-        if not self.done:
-            self.target.cancel(self)
-
-    def _finish(self, error: BaseException | None) -> None:
-        self.done = True
-        reader = self.reader()
-        if reader is not None:
-            reader.finish(error)
 
 
 class RemoteTarget:
@@ -169,42 +40,8 @@ class RemoteTarget:
         self._tells: deque[int] = deque()  # bytes of those that are not confirmed
 
     def asks(self, options: Options, method: str) -> Callable[..., Coroutine[Any, Any, Any]]:
-        """What sends asks; see `ask`."""
-        return positional(self.ask, options, method)
-
-    async def ask(self, options: Options, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Send an ask and await its outcome; being cancelled cancels the handler."""
-        node = self.node
-        loop = node.loop
-        due = options.timeout
-        if current_call.get() is None and traceparent.bridge is None and options.wait is not False:
-            meta = due
-            if due is not None:
-                now = loop.time()
-                due += now
-                meta = due - now  # a float in any case
-        else:
-            chain, due, trace = inherited(due, loop)
-            if chain or trace is not None or options.wait is False:
-                meta = self.meta(chain, due, trace, options)
-            else:
-                meta = None if due is None else due - loop.time()
-        future = loop.create_future()
-        ident = node.exchange.next_id()
-        pending = PendingAsk(self, ident, future)
-        parts = [envelope.ASK, ident, self.address.id, method, [*args], kwargs or None, meta]
-        if kwargs or not self._send_plain(pending, parts):
-            self._submit(pending, parts, wait=options.wait is not False)
-        del parts
-        bucket = None if due is None else node.timer.add(future, due, (self.address.name, method))
-        try:
-            return await future
-        finally:
-            if bucket is not None:
-                bucket.pop(future, None)
-            if not pending.done:
-                self.cancel(pending)
-            del bucket, future, pending  # an error would be in a cycle with this frame, and so would the arguments
+        """What sends asks and awaits their outcome; being cancelled cancels the handler."""
+        return asker(self, options, method)
 
     def tell(
         self, options: Options, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
@@ -223,7 +60,7 @@ class RemoteTarget:
 
         def begin(reader: Stream) -> PendingStream:
             pending = PendingStream(self, node.exchange.next_id(), reader)
-            meta = self.meta(chain, due, trace, options)
+            meta = self.meta(chain, due, trace, wait=options.wait is not False)
             parts = [envelope.STREAM, pending.id, self.address.id, method, list(args), kwargs or None, meta]
             self._submit(pending, [*parts, options.buffer], wait=options.wait is not False)
             return pending
@@ -271,10 +108,10 @@ class RemoteTarget:
             pending.reject(copy.copy(error))
         return lost
 
-    def meta(self, chain: Chain, due: float | None, trace: str | None, options: Options) -> list[Any]:
+    def meta(self, chain: Chain, due: float | None, trace: str | None, *, wait: bool) -> list[Any]:
         """The envelope's part that says how a message is to be served."""
         left = None if due is None else due - self.node.loop.time()
-        return [left, [list(step) for step in chain], int(options.wait is False), trace]
+        return [left, [list(step) for step in chain], int(not wait), trace]
 
     async def _tell_when_room(self, parts: list[Any]) -> None:
         pending = PendingTell(self, 0)
@@ -308,47 +145,13 @@ class RemoteTarget:
         else:
             raise self.full()
 
-    def _send_plain(self, pending: Pending, parts: list[Any]) -> bool:
-        """Send an ask at once, as `_submit` would; False, with nothing done, if it is not as simple as most are.
-
-        All in one piece, because this runs once an ask.
-        """
-        for value in parts[4]:
-            if value.__class__ not in PLAIN and not (value.__class__ is bytes and len(value) < LARGE):
-                return False
-        node, address, outstanding = self.node, self.address, self.outstanding
-        exchange = node.exchange
-        peer = exchange.by_index.get(address.node)
-        if peer is None or not peer.is_open or peer.dead is not None or peer.cut is not None or exchange.closed:
-            return False
-        link, lane = peer.link, peer.lane
-        if link is None or outstanding > address.mailbox or self.backlog or (lane is not None and lane.waiting):
-            return False
-        try:
-            data = node.codec.write(parts)
-        except Exception:  # `_submit` says what is wrong with it, or finds another way
-            return False
-        size = len(data)
-        if size > exchange.max_message or (outstanding and self.bytes + size > WINDOW_BYTES):
-            return False
-        if not outstanding:
-            exchange.busy.add(self)
-        self.outstanding = outstanding + 1
-        self.bytes += size
-        pending.size = size
-        pending.sent = True
-        waiting = exchange.pending
-        waiting[parts[1]] = pending
-        link.put(data, now=exchange.last_inbound <= 1 and len(waiting) <= 1)
-        return True
-
     def submit(
         self,
         pending: Pending,
         method: str,
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
-        meta: list[Any] | None,
+        meta: list[Any] | float | None,
         *,
         wait: bool,
     ) -> None:

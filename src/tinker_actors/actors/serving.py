@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tinker_actors.actors import envelope, traceparent
 from tinker_actors.actors.buffers import PLAIN
+from tinker_actors.actors.envelope import REPLY
 from tinker_actors.actors.errors import CodecError
 from tinker_actors.actors.gathering import RemoteGather
 from tinker_actors.actors.message import Message, StreamMessage
@@ -16,16 +17,21 @@ from tinker_actors.actors.message import Message, StreamMessage
 if TYPE_CHECKING:
     from tinker_actors.actors.call import Chain
     from tinker_actors.actors.node import Node
+    from tinker_actors.actors.peer import Peer
 
+_new = object.__new__
+_NOTHING: Mapping[str, Any] = {}
 TOMBSTONES = 1024  # cancellations remembered for asks that have not come yet
 
 
 class Serving:
     """The messages of one incarnation of a peer that actors here have not answered yet."""
 
-    def __init__(self, node: Node, peer: int) -> None:
+    def __init__(self, node: Node, peer: Peer) -> None:
         self.node = node
-        self.peer = peer
+        self.peer = peer.index
+        self.way = peer
+        self.write = node.codec.write
         self.alive = True
         self.open: dict[int, RemoteAsk | RemoteStream | RemoteGather] = {}
         self._tombstones: OrderedDict[int, None] = OrderedDict()
@@ -48,10 +54,20 @@ class Serving:
             chain = tuple([(int(step), str(label)) for step, label in steps])
             wait = not nowait
         if len(parts) == 7:
-            message = RemoteAsk(self, parts, chain, due, trace)
+            message = _new(RemoteAsk)  # its constructor would cost twice as much, once an ask
+            _, ident, actor, message.method, args, kwargs, _ = parts
+            message.args = tuple(args)
+            message.kwargs = kwargs or _NOTHING
+            message.chain = chain
+            message.deadline = due
+            message.trace = trace
+            message.done = message.cancelled = False
+            message.serving = self
+            message.ident = ident
+            message.actor = actor
         else:
             message = RemoteStream(self, parts, chain, due, trace)
-        ident, actor = message.ident, message.actor
+            ident, actor = message.ident, message.actor
         if self._tombstones and self._tombstones.pop(ident, 0) is None:
             message.fail(asyncio.CancelledError())
             return
@@ -170,25 +186,9 @@ class RemoteAsk(Message):
 
     at_once = True
 
-    def __init__(
-        self,
-        serving: Serving,
-        parts: list[Any],
-        chain: Chain,
-        deadline: float | None,
-        trace: str | None,
-    ) -> None:
-        # The base's assignments again, because this runs once an ask.
-        _, self.ident, self.actor, self.method, args, self.kwargs, _ = parts
-        self.args = tuple(args)
-        if not self.kwargs:
-            self.kwargs = {}
-        self.chain = chain
-        self.deadline = deadline
-        self.trace = trace
-        self.done = False
-        self.cancelled = False
-        self.serving = serving
+    serving: Serving
+    ident: int
+    actor: int
 
     def succeed(self, value: Any) -> None:
         self.done = True
@@ -197,21 +197,18 @@ class RemoteAsk(Message):
             serving.open.pop(self.ident, None)
         if not serving.alive:
             return
-        parts = [envelope.REPLY, self.ident, value]
-        node = serving.node
-        exchange = node.exchange
+        exchange = serving.node.exchange
         if value.__class__ in PLAIN:  # as `answer` would, without its other questions
-            peer = exchange.by_index[serving.peer]
-            link, lane = peer.link, peer.lane
+            link, lane = serving.way.link, serving.way.lane
             if link is not None and (lane is None or not lane.waiting):
                 try:
-                    data = node.codec.write(parts)
+                    data = serving.write((REPLY, self.ident, value))
                 except Exception:  # `answer` says what is wrong with it, or finds another way
                     data = b""
                 if data and len(data) <= exchange.max_message:
                     link.put(data)
                     return
-        exchange.answer(serving.peer, self.ident, parts)
+        exchange.answer(serving.peer, self.ident, [REPLY, self.ident, value])
 
     def fail(self, error: BaseException) -> None:
         self.done = True

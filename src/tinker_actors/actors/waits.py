@@ -6,18 +6,20 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from tinker_actors.actors.asking import asker
 from tinker_actors.actors.mailbox import Mailbox, State
 from tinker_actors.actors.pulse import awaited
-from tinker_actors.actors.remote import RemoteTarget
 
 if TYPE_CHECKING:
     from tinker_actors.actors.cell import Cell
     from tinker_actors.actors.message import Message
 
 
-_LOCAL = next(code for code in Mailbox.asks.__code__.co_consts if getattr(code, "co_name", "") == "ask")
-_ASKS = (_LOCAL, RemoteTarget.ask.__code__)
-"""The coroutines of single asks. Their variables `self`, `message` or `pending`, and `due` are read here."""
+_ASKS = tuple(
+    next(code for code in maker.__code__.co_consts if getattr(code, "co_name", "") == "ask")
+    for maker in (Mailbox.asks, asker)
+)
+"""The coroutines of single asks: their variables `self` or `target`, `message` or `pending`, and `due` are read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +67,7 @@ def blocked_in(handler: Any) -> Blocked | None:
             future = getattr(ask, "future", None)
             if future is None or future.done() or ask.done:
                 return None
-            return Blocked(names["self"], ask, future, names["due"])
+            return Blocked(names["self"] if "self" in names else names["target"], ask, future, names["due"])
         handler = awaited(handler)
     return None
 

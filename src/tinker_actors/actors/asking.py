@@ -1,0 +1,114 @@
+"""How asks leave for another process, and how their answers are awaited: what runs once an ask, at least cost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any
+
+from tinker_actors.actors import traceparent
+from tinker_actors.actors.buffers import LARGE, PLAIN
+from tinker_actors.actors.call import current_call, inherited
+from tinker_actors.actors.deadlines import FAR
+from tinker_actors.actors.envelope import ASK
+from tinker_actors.actors.pending import PendingAsk
+
+if TYPE_CHECKING:
+    from tinker_actors.actors.ref import Options
+    from tinker_actors.actors.remote import RemoteTarget
+
+WINDOW_BYTES = 128 * 1024 * 1024  # see `remote`
+_new = object.__new__
+
+
+def asker(target: RemoteTarget, options: Options, method: str) -> Callable[..., Coroutine[Any, Any, Any]]:
+    """What sends asks for `method` and awaits their outcome; being cancelled cancels the handler."""
+    node, name = target.node, target.address.name
+    loop, exchange, timer = node.loop, node.exchange, node.timer
+    timeout, wait = options.timeout, options.wait is not False
+    left = None if timeout is None else float(timeout)
+    is_far = left is not None and left > FAR
+    clock, new_future, far_deadlines = loop.time, loop.create_future, exchange.far
+    send, next_id = _sender(target, method), exchange.next_id
+
+    async def ask(*args: Any, **kwargs: Any) -> Any:
+        far = is_far
+        if wait and current_call.get() is None and traceparent.bridge is None:
+            meta = left
+            due = None if left is None else clock() + left
+        else:
+            chain, due, trace = inherited(timeout, loop)
+            if chain or trace is not None or not wait:
+                meta = target.meta(chain, due, trace, wait=wait)
+            else:
+                meta = None if due is None else due - clock()
+            far = due is not None and due - clock() > FAR
+        pending = _new(PendingAsk)  # its constructor would cost twice as much
+        pending.target = target
+        pending.id = next_id()
+        future = pending.future = new_future()
+        pending.done = pending.sent = False
+        pending.due = pending.bucket = None
+        if kwargs or not send(pending, args, meta):
+            target.submit(pending, method, args, kwargs, meta, wait=wait)
+        if due is not None:
+            if far and pending.sent:
+                pending.due = due
+                pending.what = name, method
+                if not far_deadlines.is_awake:
+                    far_deadlines.wake()
+            else:
+                pending.bucket = timer.add(future, due, (name, method))
+        try:
+            return await future
+        finally:
+            if pending.bucket is not None:
+                pending.bucket.pop(future, None)
+            if not pending.done:
+                target.cancel(pending)
+            del future, pending  # an error would be in a cycle with this frame, and so would the arguments
+
+    return ask
+
+
+def _sender(target: RemoteTarget, method: str) -> Callable[[PendingAsk, tuple[Any, ...], Any], bool]:
+    """What sends an ask at once, as `RemoteTarget.submit` would.
+
+    It gives False, with nothing done, for an ask that is not as simple as most are.
+    """
+    address, exchange = target.address, target.node.exchange
+    index, actor, mailbox = address.node, address.id, address.mailbox
+    peer_of, waiting, busy, limit = exchange.by_index.get, exchange.pending, exchange.busy, exchange.max_message
+    write = target.node.codec.write
+
+    def send(pending: PendingAsk, args: tuple[Any, ...], meta: Any) -> bool:
+        for value in args:
+            if value.__class__ not in PLAIN and not (value.__class__ is bytes and len(value) < LARGE):
+                return False
+        peer = peer_of(index)
+        if peer is None or not peer.is_open:  # which it is neither when dead or cut off, nor once the mesh is closed
+            return False
+        link, lane, outstanding = peer.link, peer.lane, target.outstanding
+        if link is None or outstanding > mailbox or target.backlog or (lane is not None and lane.waiting):
+            return False
+        ident = pending.id
+        try:
+            data = write((ASK, ident, actor, method, args, None, meta))
+        except Exception:  # `submit` says what is wrong with it, or finds another way
+            return False
+        size = len(data)
+        if size > limit or (outstanding and target.bytes + size > WINDOW_BYTES):
+            return False
+        if not outstanding:
+            busy.add(target)
+        target.outstanding = outstanding + 1
+        target.bytes += size
+        pending.size = size
+        pending.sent = True
+        waiting[ident] = pending
+        if len(waiting) == 1 and exchange.last_inbound <= 1:
+            link.put(data, now=True)
+        else:
+            link.put(data)
+        return True
+
+    return send
