@@ -98,6 +98,8 @@ def may_hold_buffers(parts: list[Any]) -> bool:
 
 def join(envelopes: Sequence[bytes], counts: Sequence[tuple[int, int]]) -> bytes:
     """One batch of already encoded envelopes; `counts` are (index, frames) of those with frames."""
+    if len(envelopes) == 1 and not counts:
+        return b"\x92" + envelopes[0] + b"\xc0"
     tail = packing.pack(counts) if counts else b"\xc0"
     return b"".join((_array_of(len(envelopes) + 1), *envelopes, tail))
 

@@ -92,11 +92,11 @@ class Inbound:
             large = 0
             for _ in range(DRAIN_BUDGET):
                 identity = receive(NOW)
-                data = receive(NOW)
+                first = receive(NOW, False)  # it knows whether more follows; to ask the socket costs more
                 frames: Sequence[Any] = ()
-                if socket.getsockopt(zmq.RCVMORE):
+                if first.more:
                     frames = [frame.buffer for frame in socket.recv_multipart(NOW, copy=False)]
-                self._receive(identity, data, frames)
+                self._receive(identity, first.bytes, frames)
                 # An exception that says that there is no more costs three times as much as to ask.
                 if socket.closed or not int(socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
                     return

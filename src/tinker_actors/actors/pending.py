@@ -88,11 +88,14 @@ class PendingAsk(Pending):
         if not self.future.done():
             self.future.set_result(value)
         target = self.target
-        if target.outstanding > 1 and target.bytes >= self.size and not target.backlog:
-            target.outstanding -= 1
-            target.bytes -= self.size
-        else:
+        outstanding = target.outstanding - 1
+        if outstanding < 0 or target.bytes < self.size or target.backlog:
             target.release(1, self.size)
+            return
+        target.outstanding = outstanding
+        target.bytes -= self.size
+        if not outstanding:
+            target.node.exchange.busy.discard(target)
 
     def watch(self, timer: CoarseTimer) -> None:
         if self.due is not None:
