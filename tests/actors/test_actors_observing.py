@@ -137,12 +137,13 @@ async def test_rates_are_taken_from_two_looks() -> None:
         assert described.actor("idle").rate == 0
 
 
-async def test_a_node_that_does_not_answer_is_silent_and_a_dead_one_down() -> None:
+async def test_a_node_that_does_not_answer_is_silent_and_a_dead_one_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tinker_actors.actors.survey.ANSWER", 0.4)
     async with Mesh(nodes=3, restart=RestartPolicy.never()) as mesh:
         busy = await mesh.spawn(Busy, name="busy", node=1)
         await mesh.spawn(Fragile, name="fragile", node=2)
         os.kill(mesh.pids[2], 9)
-        blocked = asyncio.ensure_future(busy.block(3.0))
+        blocked = asyncio.ensure_future(busy.block(1.0))
         while (described := await mesh.describe()).nodes[1].state == "up" or described.nodes[2].state != "down":  # noqa: ASYNC110
             await asyncio.sleep(0.005)
         silent, down = described.nodes[1:]
@@ -223,9 +224,9 @@ async def test_a_blocked_loop_is_reported_with_the_method_and_the_stack(
 ) -> None:
     async with Mesh(observe=False, blocked_loop=0.1) as mesh:
         busy = await mesh.spawn(Busy, name="busy")
-        await getattr(busy, method)(0.8)
-        await getattr(busy, method)(0.4)  # too soon after the first to be told again
-        assert (await mesh.describe()).nodes[0].loop_lag > 0.5  # type: ignore[operator]
+        await getattr(busy, method)(0.5)
+        await getattr(busy, method)(0.3)  # too soon after the first to be told again
+        assert (await mesh.describe()).nodes[0].loop_lag > 0.3  # type: ignore[operator]
     (record,) = caplog.records
     assert f"Busy.{method} (actor busy)" in record.getMessage()
     assert "time.sleep(seconds)" in record.getMessage()

@@ -112,7 +112,7 @@ class Sleeper(Actor):
         time.sleep(60)
 
 async def main():
-    async with Mesh(nodes=3) as mesh:
+    async with Mesh(nodes=3, stop_timeout=0.5) as mesh:
         sleepers = [await mesh.spawn(Sleeper, node=i) for i in (1, 2)]
         naps = [asyncio.create_task(s.nap()) for s in sleepers]
         print(*mesh.pids.values(), flush=True)
