@@ -12,7 +12,7 @@ import enum
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tinker_actors.actors.call import Chain, inherited
+from tinker_actors.actors.call import inherited
 from tinker_actors.actors.errors import DeadlineExceeded, QuorumError
 from tinker_actors.actors.failures import portable
 from tinker_actors.actors.inline import give_way
@@ -182,7 +182,7 @@ class Collection:
         if not refs:
             return collector
         try:
-            self._send(collector, members, method, args, kwargs, chain, due, trace)
+            self._send(collector, members, Message(method, args, kwargs, chain, due, trace))
             if collector.future.done():
                 await give_way()  # every member was served at once: the loop's other work has its turn now
             bucket = None
@@ -203,27 +203,16 @@ class Collection:
                 self._cancel()
         return collector
 
-    def _send(
-        self,
-        collector: Collector,
-        members: Members,
-        method: str,
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
-        chain: Chain,
-        due: float | None,
-        trace: str | None,
-    ) -> None:
+    def _send(self, collector: Collector, members: Members, of: Message) -> None:
+        wait = self._options.wait is not False
         for index, target in members.gone:
             collector.fail(index, target.refusal())
-        message = Message(method, args, kwargs, chain, due, trace)
-        self._local = deal(collector, members.here, message, wait=self._options.wait is not False)
+        self._local = deal(collector, members.here, of, wait=wait)
         if members.away and collector.is_open:
             from tinker_actors.actors.gather import send_gather
 
             for there in members.away.values():
-                pending = send_gather(collector, there, method, args, kwargs, chain, due, trace, self._options)
-                self._remote.extend(pending)
+                self._remote.extend(send_gather(collector, there, of, wait=wait))
 
     def _cancel(self) -> None:
         for mailbox, share in self._local:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tinker_actors.actors import envelope
-from tinker_actors.actors.call import Chain, inherited_trace
+from tinker_actors.actors.call import inherited_trace
 from tinker_actors.actors.errors import MailboxFull
 from tinker_actors.actors.pending import Pending
 from tinker_actors.actors.remote import RemoteTarget
@@ -19,7 +19,7 @@ from tinker_actors.errors import ActorError
 
 if TYPE_CHECKING:
     from tinker_actors.actors.collect import Collector
-    from tinker_actors.actors.ref import Options
+    from tinker_actors.actors.message import Message
 
 Member = tuple[int, RemoteTarget]
 """A member's position in its group, and the way to it."""
@@ -128,23 +128,20 @@ class PendingGather(Pending):
 def send_gather(
     collector: Collector,
     members: Sequence[Member],
-    method: str,
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
-    chain: Chain,
-    due: float | None,
-    trace: str | None,
-    options: Options,
+    of: Message,
+    *,
+    wait: bool,
 ) -> list[PendingGather | PendingPart]:
-    """Ask members that share a process; what can't be sent at all is the outcome of each."""
+    """Ask members that share a process for `of`; what can't be sent at all is the outcome of each."""
     first = members[0][1]
     exchange, index = first.node.exchange, first.address.node
-    meta = first.meta(chain, due, trace, wait=options.wait is not False)
+    meta = first.meta(of.chain, of.deadline, of.trace, wait=wait)
+    request = [of.method, list(of.args), of.kwargs or None, meta]
     ident = exchange.next_id()
     try:
         exchange.require(index)
         actors = [[position, target.address.id] for position, target in members]
-        data, frames = exchange.encode([envelope.GATHER, ident, actors, method, list(args), kwargs or None, meta])
+        data, frames = exchange.encode([envelope.GATHER, ident, actors, *request])
     except ActorError as error:
         for position, _ in members:
             collector.fail(position, copy.copy(error))
@@ -158,7 +155,7 @@ def send_gather(
             if position not in joined:
                 part = PendingPart(target, exchange.next_id(), collector, position)
                 try:
-                    target.submit(part, method, args, kwargs, meta, wait=options.wait is not False)
+                    target.submit(part, of.method, of.args, of.kwargs, meta, wait=wait)
                 except ActorError as error:
                     collector.fail(position, error)
                 else:
@@ -166,7 +163,7 @@ def send_gather(
         if not together:
             return sent
         actors = [[position, target.address.id] for position, target in together]
-        data, frames = exchange.encode([envelope.GATHER, ident, actors, method, list(args), kwargs or None, meta])
+        data, frames = exchange.encode([envelope.GATHER, ident, actors, *request])
     pending = PendingGather(together, ident, size, collector)
     exchange.pending[ident] = pending
     ids = [target.address.id for _, target in together]

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from tinker_actors.actors import envelope
 from tinker_actors.actors.errors import CodecError
-from tinker_actors.actors.message import Message
 from tinker_actors.actors.shares import MISSING, deal
 
 if TYPE_CHECKING:
-    from tinker_actors.actors.call import Chain
     from tinker_actors.actors.mailbox import Mailbox
+    from tinker_actors.actors.message import Message
     from tinker_actors.actors.serving import Serving
     from tinker_actors.actors.shares import Share
 
@@ -47,19 +45,8 @@ class RemoteGather:
         self.outcomes: list[Any] = []
         self.left = 0
 
-    def post(
-        self,
-        members: list[tuple[int, int]],
-        method: str,
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
-        chain: Chain,
-        due: float | None,
-        trace: str | None,
-        *,
-        wait: bool,
-    ) -> None:
-        """Give each member its share; `members` are (position in the group, actor id)."""
+    def post(self, members: list[tuple[int, int]], of: Message, *, wait: bool) -> None:
+        """Give each member its share of the ask `of`; `members` are (position in the group, actor id)."""
         node = self._serving.node
         self.left = len(members)
         self._places = [index for index, _ in members]
@@ -71,7 +58,7 @@ class RemoteGather:
                 self.fail(place, node.refusal(actor))
             else:
                 here.append((place, cell))
-        self._open = deal(self, here, Message(method, args, kwargs, chain, due, trace), wait=wait)
+        self._open = deal(self, here, of, wait=wait)
         self._take()
         if not self._serving.alive:  # closed by one of the handlers
             self.cancel()

@@ -92,9 +92,9 @@ class Serving:
         pairs = [(int(index), int(actor)) for index, actor in members]
         if not pairs:
             raise CodecError("a group's ask without members")
-        arguments = tuple(args)
+        message = Message(method, tuple(args), kwargs or {}, chain, due, trace)
         gather = self.open[ident] = RemoteGather(self, ident)
-        gather.post(pairs, method, arguments, kwargs or {}, chain, due, trace, wait=not nowait)
+        gather.post(pairs, message, wait=not nowait)
         if self._tombstones and self._tombstones.pop(ident, 0) is None:
             gather.cancel()
 
