@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from asyncio import AbstractEventLoop
 from contextvars import ContextVar
+from typing import Any
 
 from tinker_actors.actors import traceparent
 
@@ -11,46 +12,46 @@ Chain = tuple[tuple[int, str], ...]
 """The actors that wait for this call, outermost first: (actor id, "name.method")."""
 
 
-class Call:
-    """One message being served, or one `deadline()` block.
+Call = list[Any]
+"""One message being served, or one `deadline()` block: `[chain, deadline, trace, active]`.
 
-    Attributes:
-        chain: actors whose one-at-a-time handler waits for what is asked here, this one included.
-        deadline: `loop.time()` by which everything asked here must be answered, or None.
-        trace: the `traceparent` of the trace that this belongs to, or None.
-        active: False once the handler or block ended; tasks that outlive it are bound by neither.
-    """
+A list, because one is made for every message and an object costs twice as much. Its items:
 
-    __slots__ = ("active", "chain", "deadline", "trace")
+- `chain`: the `Chain` of actors whose one-at-a-time handler waits for what is asked here, this one included.
+- `deadline`: `loop.time()` by which everything asked here must be answered, or None.
+- `trace`: the `traceparent` of the trace that this belongs to, or None.
+- `active`: False once the handler or block ended; tasks that outlive it are bound by neither.
+"""
 
-    def __init__(self, chain: Chain, deadline: float | None, trace: str | None = None) -> None:
-        self.chain = chain
-        self.deadline = deadline
-        self.trace = trace
-        self.active = True
-
+CHAIN, ACTIVE = 0, 3  # indices in a `Call`
 
 current_call: ContextVar[Call | None] = ContextVar("current_call", default=None)
 
 
+def present() -> tuple[Chain, float | None, str | None]:
+    """The chain, deadline and trace of the call in progress; nothing of them where there is none."""
+    call = current_call.get()
+    if call is None or not call[ACTIVE]:
+        return (), None, None
+    chain, due, trace, _ = call
+    return chain, due, trace
+
+
 def inherited(timeout: float | None, loop: AbstractEventLoop) -> tuple[Chain, float | None, str | None]:
     """The chain, deadline and trace that an ask made here carries; `timeout` in seconds can only shorten the second."""
-    call = current_call.get()
-    due = None if timeout is None else loop.time() + timeout
-    if call is None or not call.active:
-        return (), due, None if traceparent.bridge is None else traceparent.onward(None)
-    if call.deadline is not None and (due is None or call.deadline < due):
-        due = call.deadline
-    trace = call.trace
+    chain, due, trace = present()
+    if timeout is not None:
+        own = loop.time() + timeout
+        if due is None or own < due:
+            due = own
     if trace is not None or traceparent.bridge is not None:
         trace = traceparent.onward(trace)
-    return call.chain, due, trace
+    return chain, due, trace
 
 
 def inherited_trace() -> str | None:
     """The trace that a tell made here carries."""
-    call = current_call.get()
-    trace = None if call is None or not call.active else call.trace
+    _, _, trace = present()
     if trace is not None or traceparent.bridge is not None:
         trace = traceparent.onward(trace)
     return trace

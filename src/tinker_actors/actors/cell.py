@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from tinker_actors.actors import traceparent
 from tinker_actors.actors.actor import Actor, Kind
-from tinker_actors.actors.call import Call, Chain, current_call
+from tinker_actors.actors.call import ACTIVE, Call, Chain, current_call
 from tinker_actors.actors.errors import ActorDiedError, ActorFailure, ActorStoppedError, DeadlineExceeded
 from tinker_actors.actors.histogram import TimeHistogram
 from tinker_actors.actors.inline import IDLE, resume
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from tinker_actors.actors.view import MeshView
 
 TURN = 256  # messages served before other tasks of the loop get their turn
-_new = object.__new__
 _STREAM = Kind.STREAM
 STRIDE = 61  # messages from a timed one to the next, at most: a prime, so as not to fall in step with the program
 
@@ -154,11 +153,8 @@ class Cell(Mailbox):
                 label = labels.get(method)
                 if label is None:
                     label = labels[method] = ((self.id, f"{self.name}.{method}"),)
-            call = _new(Call)  # its constructor would cost twice as much, once a message
-            call.chain = message.chain + label if message.chain else label
-            call.deadline = message.deadline
-            call.trace = trace = message.trace
-            call.active = True
+            trace = message.trace
+            call: Call = [message.chain + label if message.chain else label, message.deadline, trace, True]
             current_call.set(call)
             if trace is not None:
                 trace = traceparent.enter(trace)
@@ -188,7 +184,7 @@ class Cell(Mailbox):
                     self._record(message, perf_counter() - began)
                     began = 0.0
                 self.running = None
-                call.active = False
+                call[ACTIVE] = False
                 if trace is not None:
                     traceparent.leave(trace)
                 if message.cancelled or self.interrupt is not None:
@@ -254,7 +250,7 @@ class Cell(Mailbox):
     async def _serve_concurrently(self, message: Message) -> None:
         failure = None
         timed = self.begun & (self.begun - 1) == 0 if self.begun < STRIDE else self.begun % STRIDE == 0
-        call = Call(message.chain, message.deadline, message.trace)
+        call: Call = [message.chain, message.deadline, message.trace, True]
         current_call.set(call)
         if message.trace is not None:
             traceparent.enter(message.trace)  # the task's own context ends with it
@@ -277,7 +273,7 @@ class Cell(Mailbox):
             self.concurrent.pop(message, None)  # before the sender can look
             message.succeed(value)
         finally:
-            call.active = False
+            call[ACTIVE] = False
             if began:
                 self._record(message, perf_counter() - began)
             if failure is not None:

@@ -10,7 +10,7 @@ import asyncio
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from tinker_actors.actors.call import Call, current_call
+from tinker_actors.actors.call import ACTIVE, Call, current_call, present
 from tinker_actors.actors.errors import DeadlineExceeded
 
 if TYPE_CHECKING:
@@ -29,13 +29,10 @@ class deadline:  # noqa: N801 - reads as a statement, like asyncio.timeout
 
     async def __aenter__(self) -> deadline:
         due = asyncio.get_running_loop().time() + self._seconds
-        outer = current_call.get()
-        chain, trace = (), None
-        if outer is not None and outer.active:
-            chain, trace = outer.chain, outer.trace
-            if outer.deadline is not None:
-                due = min(due, outer.deadline)
-        self._call = Call(chain, due, trace)
+        chain, outer_due, trace = present()
+        if outer_due is not None:
+            due = min(due, outer_due)
+        self._call: Call = [chain, due, trace, True]
         self._token = current_call.set(self._call)
         self._timeout = asyncio.timeout_at(due)
         await self._timeout.__aenter__()
@@ -44,7 +41,7 @@ class deadline:  # noqa: N801 - reads as a statement, like asyncio.timeout
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._call.active = False
+        self._call[ACTIVE] = False
         current_call.reset(self._token)
         try:
             await self._timeout.__aexit__(kind, error, trace)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from tinker_actors.actors.actor import Actor
-from tinker_actors.actors.call import Call, current_call
+from tinker_actors.actors.call import ACTIVE, CHAIN, Call, Chain, current_call, present
 from tinker_actors.actors.cell import Cell, forget_cancellation
 from tinker_actors.actors.errors import ActorDiedError, ActorFailure, ActorStoppedError
 from tinker_actors.actors.mailbox import Interrupt, State
@@ -91,7 +91,7 @@ class Lifecycle:
                 self.run()
             return
         self._started = self.host.loop.create_future()
-        self._start_call = self._call("on_start", current_call.get())
+        self._start_call = self._call("on_start", *present())
         self.run()
         try:
             await self._started
@@ -126,7 +126,7 @@ class Lifecycle:
             return
         self._stopping = True
         call = current_call.get()
-        if call is not None and any(actor == cell.id for actor, _ in call.chain):
+        if call is not None and any(actor == cell.id for actor, _ in call[CHAIN]):
             cell.request_exit()
             return
         was = cell.state
@@ -180,12 +180,10 @@ class Lifecycle:
         finally:
             current_call.reset(token)
 
-    def _call(self, hook: str, outer: Call | None = None) -> Call:
+    def _call(self, hook: str, outer: Chain = (), due: float | None = None, _trace: str | None = None) -> Call:
         """What a hook runs under: like a message, it must not wait for itself, nor for those that wait for it."""
         label = ((self.cell.id, f"{self.cell.name}.{hook}"),)
-        if outer is None or not outer.active:
-            return Call(label, None)
-        return Call(outer.chain + label, outer.deadline)
+        return [outer + label, due, None, True]
 
     def _not_started(self, error: BaseException) -> ActorDiedError:
         return ActorDiedError(f"actor {self.cell.name} failed to start: {type(error).__name__}: {error}")
@@ -198,7 +196,7 @@ class Lifecycle:
             try:
                 await instance.on_start()
             finally:
-                call.active = False
+                call[ACTIVE] = False
                 current_call.set(None)
 
     async def _live(self) -> None:

@@ -162,7 +162,16 @@ def _begin_each(
             mailbox.post(share, wait)
         else:
             share.in_hand = True
-            waits_for = _begin(mailbox, share, loop)
+            task: Any = mailbox.task
+            handling: Any = mailbox.handling
+            enter_task(loop, task)
+            try:
+                waits_for = mailbox.context.run(handling.send, share)
+            except BaseException as error:  # only what must end the process comes through
+                break_off(mailbox, error)
+                raise
+            finally:
+                leave_task(loop, task)
             if waits_for is not IDLE or mailbox.broken is not None or mailbox.interrupt is not None:
                 hand_over(mailbox, waits_for)
             if share.in_hand and share.done:
@@ -178,16 +187,3 @@ def _begin_each(
             begun.append((mailbox, share))
         share = Share(sink, 0, of)
     return served
-
-
-def _begin(mailbox: Mailbox, share: Share, loop: asyncio.AbstractEventLoop) -> Any:
-    task: Any = mailbox.task
-    handling: Any = mailbox.handling
-    enter_task(loop, task)
-    try:
-        return mailbox.context.run(handling.send, share)
-    except BaseException as error:  # only what must end the process comes through
-        break_off(mailbox, error)
-        raise
-    finally:
-        leave_task(loop, task)

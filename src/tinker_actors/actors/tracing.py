@@ -13,7 +13,7 @@ from __future__ import annotations
 from types import TracebackType
 
 from tinker_actors.actors import traceparent
-from tinker_actors.actors.call import Call, current_call
+from tinker_actors.actors.call import ACTIVE, Call, current_call, present
 
 
 class trace:  # noqa: N801 - reads as a statement, like `deadline`
@@ -27,14 +27,11 @@ class trace:  # noqa: N801 - reads as a statement, like `deadline`
         self._header = header
 
     def __enter__(self) -> str:
-        outer = current_call.get()
         header = self._header if self._header is not None and traceparent.is_header(self._header) else current_trace()
         if header is None:
             header = traceparent.new_trace()
-        if outer is not None and outer.active:
-            self._call = Call(outer.chain, outer.deadline, header)
-        else:
-            self._call = Call((), None, header)
+        chain, due, _ = present()
+        self._call: Call = [chain, due, header, True]
         self._token = current_call.set(self._call)
         self._entered = traceparent.enter(header)
         return header
@@ -42,7 +39,7 @@ class trace:  # noqa: N801 - reads as a statement, like `deadline`
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._call.active = False
+        self._call[ACTIVE] = False
         traceparent.leave(self._entered)
         current_call.reset(self._token)
 
@@ -52,5 +49,4 @@ def current_trace() -> str | None:
     taken = None if traceparent.bridge is None else traceparent.bridge.take()
     if taken is not None:
         return taken
-    call = current_call.get()
-    return call.trace if call is not None and call.active else None
+    return present()[2]
