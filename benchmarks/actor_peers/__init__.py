@@ -9,6 +9,7 @@ SYSTEMS: dict[str, tuple[str, tuple[str, ...]]] = {
     "tinker_actors": ("ours", ("tinker_actors",)),
     "ray": ("on_ray", ("ray",)),
     "xoscar": ("on_xoscar", ("xoscar",)),
+    "xoscar_local": ("on_xoscar_local", ("xoscar",)),
     "pykka": ("on_pykka", ("pykka",)),
     "pyzmq": ("on_pyzmq", ("zmq",)),
     "pyzmq_pair": ("on_pyzmq_pair", ("zmq",)),

@@ -32,21 +32,24 @@ class Counter(xo.Actor):
 _state: dict[Any, Any] = {}
 
 
-async def _pool() -> Any:
+async def pool() -> Any:
+    """The pool, started at the first call."""
     if "pool" not in _state:
         _state["pool"] = await xo.create_actor_pool("127.0.0.1", n_process=1)
     return _state["pool"]
 
 
-async def _spawn(process: int, **options: Any) -> Any:
-    pool = await _pool()
+async def spawn(process: int, **options: Any) -> Any:
+    """A ref to a new `Counter` in this process (0) or in the other one (1)."""
     strategy = ProcessIndex(process)
-    return await xo.create_actor(Counter, address=pool.external_address, allocate_strategy=strategy, **options)
+    return await xo.create_actor(
+        Counter, address=(await pool()).external_address, allocate_strategy=strategy, **options
+    )
 
 
 async def _counter(process: int) -> Any:
     if process not in _state:
-        _state[process] = await _spawn(process)
+        _state[process] = await spawn(process)
     return _state[process]
 
 
@@ -86,20 +89,20 @@ def _one_way(size: int) -> Callable[[int], Awaitable[float]]:
 
 async def _barrier(count: int) -> float:
     if "many" not in _state:
-        _state["many"] = [await _spawn(0) for _ in range(1000)]
+        _state["many"] = [await spawn(0) for _ in range(1000)]
     time = await measure.p50(lambda: asyncio.gather(*(ref.add(1) for ref in _state["many"])), count)
     return time / 1e3
 
 
 def _spawning(watch: Callable[[Any, int], Awaitable[float]]) -> Callable[[int], Awaitable[float]]:
     async def case(count: int) -> float:
-        await _pool()
+        await pool()
         refs: list[Any] = []
 
-        async def spawn() -> None:
-            refs.append(await _spawn(0))
+        async def one() -> None:
+            refs.append(await spawn(0))
 
-        figure = await watch(spawn, count)
+        figure = await watch(one, count)
         for ref in refs:
             await xo.destroy_actor(ref)
         return figure

@@ -178,7 +178,11 @@ class Cell(Mailbox):
             except BaseException as error:  # the boundary around user code; `_outcome` says whose each error is
                 self.broken = self._outcome(message, error)
             else:
-                message.succeed(step)
+                if message.in_hand:
+                    message.value = step
+                    message.done = True
+                else:
+                    message.succeed(step)
             finally:
                 if began:
                     self._record(message, perf_counter() - began)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tinker_actors.actors.mailbox import Mailbox
     from tinker_actors.actors.message import LocalAsk, Message
 
-BUDGET = 16  # asks in a row that one task may have served at once before the loop's other work gets its turn
+BUDGET = 32  # asks in a row that one task may have served at once before the loop's other work gets its turn
 DEPTH = 16  # handlers started from within each other
 
 

@@ -122,58 +122,63 @@ class Mailbox:
 
         async def ask(*args: Any, **kwargs: Any) -> Any:
             host = self.host
-            turn = host.turn
-            if current_call.get() is None and traceparent.bridge is None:
-                due = None if timeout is None else host.loop.time() + timeout
-                message = turn.spare
-                if message is None:
-                    message = LocalAsk(method, args, kwargs, (), due, None)
-                else:
-                    turn.spare = None
-                    message.method = method
-                    message.args = args
-                    message.kwargs = kwargs
-                    message.deadline = due
-                    message.chain = ()
-                    message.trace = None
-                if plain and self.waiter is not None and self.running is None and not (self.queue or self.concurrent):
-                    serve_at_once(self, message)  # as `post` would, without its other questions
-                else:
-                    self.post(message, wait)
-            else:
-                chain, due, trace = inherited(timeout, host.loop)
-                message = LocalAsk(method, args, kwargs, chain, due, trace)
+            if current_call.get() is not None or traceparent.bridge is not None:
+                message = LocalAsk(method, args, kwargs, *inherited(timeout, host.loop))
                 self.post(message, wait)
-            if message.done:
-                turn.left -= 1
-                if turn.left <= 0:
-                    turn.left = BUDGET
-                    await give_way()
-                if message.error is not None:
-                    raise message.taken_error()
-                value = message.value
-                message.args = ()
-                message.kwargs = _NOTHING
-                message.value = None
-                message.done = False
-                turn.spare = message
-                return value
-            future = message.future = host.loop.create_future()
-            if due is None:
-                try:
-                    return await future
-                finally:
-                    if not message.done:
-                        self.cancel(message)
-            bucket = host.timer.add(future, due, (self.name, method))
-            try:
-                return await future
-            finally:
-                bucket.pop(future, None)
-                if not message.done:
-                    self.cancel(message)
+                return await self.outcome_of(message)
+            due = None if timeout is None else host.loop.time() + timeout
+            if not plain or self.waiter is None or self.running is not None or self.queue or self.concurrent:
+                message = LocalAsk(method, args, kwargs, (), due, None)
+                self.post(message, wait)
+                return await self.outcome_of(message)
+            # As `post` would, without its other questions.
+            turn = host.turn
+            message = turn.spare
+            if message is None:
+                message = LocalAsk(method, args, kwargs, (), due, None)
+            else:
+                turn.spare = None
+                message.method = method
+                message.args = args
+                message.kwargs = kwargs
+                message.deadline = due
+            serve_at_once(self, message)
+            if not message.done or message.error is not None or turn.left <= 1:
+                return await self.outcome_of(message)
+            turn.left -= 1
+            value = message.value
+            message.args = ()
+            message.kwargs = _NOTHING
+            message.value = None
+            message.done = False
+            turn.spare = message
+            return value
 
         return ask
+
+    async def outcome_of(self, message: LocalAsk) -> Any:
+        """Await the outcome of an ask that was posted."""
+        host = self.host
+        if message.done:
+            turn = host.turn
+            turn.left -= 1
+            if turn.left <= 0:
+                turn.left = BUDGET
+                await give_way()
+            if message.error is not None:
+                raise message.taken_error()
+            return message.value
+        message.in_hand = False
+        future = message.future = host.loop.create_future()
+        due = message.deadline
+        bucket = None if due is None else host.timer.add(future, due, (self.name, message.method))
+        try:
+            return await future
+        finally:
+            if bucket is not None:
+                bucket.pop(future, None)
+            if not message.done:
+                self.cancel(message)
 
     def tell(
         self, options: Options, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]

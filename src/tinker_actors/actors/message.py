@@ -21,6 +21,7 @@ class Message:
         done: an outcome was given.
         cancelled: the sender no longer wants the outcome.
         trace: the `traceparent` that came with it.
+        in_hand: whoever posted it looks for its outcome itself: a result goes into `value`, and `succeed` isn't called.
     """
 
     __slots__ = ("args", "cancelled", "chain", "deadline", "done", "kwargs", "method", "spec", "trace")
@@ -28,6 +29,8 @@ class Message:
     kind: ClassVar[Kind] = Kind.ASK
     is_tell: ClassVar[bool] = False
     at_once: ClassVar[bool] = False  # may be served in the turn of whoever posts it
+    in_hand: bool = False
+    value: Any
     spec: Method
 
     def __init__(
@@ -64,10 +67,9 @@ class Message:
 class LocalAsk(Message):
     """An ask from this process. Its sender makes the future only if there is no outcome yet."""
 
-    __slots__ = ("error", "future", "value")
+    __slots__ = ("error", "future", "in_hand", "value")
 
     at_once = True
-    value: Any
 
     def __init__(
         self,
@@ -87,13 +89,14 @@ class LocalAsk(Message):
         self.trace = trace
         self.done = False
         self.cancelled = False
+        self.in_hand = True
         self.future: asyncio.Future[Any] | None = None
         self.error: Exception | None = None
 
     def succeed(self, value: Any) -> None:
         self.done = True
         if self.future is None:
-            self.value = value
+            self.value = value  # its sender has not looked yet
         elif not self.future.done():
             self.future.set_result(value)
 

@@ -62,7 +62,6 @@ class Share(Message):
 
     Attributes:
         index: the member's position with the sink.
-        in_hand: it is being begun: the result is left in `value` for the loop below to take.
     """
 
     __slots__ = ("in_hand", "index", "sink", "value")
@@ -85,10 +84,7 @@ class Share(Message):
 
     def succeed(self, value: Any) -> None:
         self.done = True
-        if self.in_hand:
-            self.value = value
-        else:
-            self.sink.answer(self.index, value)
+        self.sink.answer(self.index, value)
 
     def fail(self, error: BaseException) -> None:
         self.done = True

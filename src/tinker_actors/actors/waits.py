@@ -15,11 +15,9 @@ if TYPE_CHECKING:
     from tinker_actors.actors.message import Message
 
 
-_ASKS = tuple(
-    next(code for code in maker.__code__.co_consts if getattr(code, "co_name", "") == "ask")
-    for maker in (Mailbox.asks, asker)
-)
-"""The coroutines of single asks: their variables `self` or `target`, `message` or `pending`, and `due` are read."""
+_AWAY = next(code for code in asker.__code__.co_consts if getattr(code, "co_name", "") == "ask")
+_ASKS = (Mailbox.outcome_of.__code__, _AWAY)
+"""Where single asks wait: their variables `self` or `target`, `message` or `pending`, and `due` are read."""
 
 
 @dataclass(frozen=True, slots=True)
