@@ -97,9 +97,12 @@ async def test_the_kl_to_the_initial_policy_starts_at_0_and_grows(config, where:
     assert ("train_kl_reference" in second) == (where == "loss")
 
 
-async def test_the_base_as_reference_differs_from_a_policy_that_was_warmed_up(config):
-    first, _ = await play(config("--kl.coefficient", "0.1", "--kl.reference", "base"))
+@pytest.mark.parametrize("where", ["loss", "reward"])
+async def test_the_base_as_reference_pulls_on_a_policy_that_was_warmed_up(config, where: str):
+    pull = ("--kl.coefficient", "0.1", "--kl.reference", "base", "--kl.where", where)
+    first, _ = await play(config(*pull, "--environment.options.flat", "true"))
     assert first["kl_reference"] > 1e-6
+    assert first["grad_norm"] > 0  # the rewards are all equal: nothing else has a gradient
 
 
 async def test_a_penalty_trains_on_episodes_without_signal_too(config):

@@ -31,9 +31,9 @@ def gradients(engine, policy):
 
 def test_a_callable_has_the_value_and_gradient_of_the_loss_that_it_computes(engine, make):
     one, two = engine.create(make.spec("one")), engine.create(make.spec("two"))
-    scale_free = [dataclasses.replace(datum, scale=1.0) for datum in make.batch(6)]
-    expected = engine.forward_backward(one, scale_free, LossConfig(name="importance_sampling"))
-    found = engine.forward_backward_custom(two, scale_free, importance)
+    expected = engine.forward_backward(one, make.batch(6), LossConfig(name="importance_sampling"))
+    scaled = [dataclasses.replace(datum, scale=0.25) for datum in make.batch(6)]  # of which it makes nothing
+    found = engine.forward_backward_custom(two, scaled, importance)
     assert found.loss == pytest.approx(expected.loss, rel=1e-5)
     assert found.metrics["loss_sum"] == found.loss
     assert "worst" in found.metrics
