@@ -1,6 +1,7 @@
 """Collecting from workers of which any may die, hang or come back; the workers here are scripted."""
 
 import asyncio
+from functools import partial
 
 import pytest
 
@@ -272,7 +273,9 @@ class Rewards(Worker):
 
 async def test_groups_are_collected_until_enough_pass_the_filter():
     worker = Rewards((1.0, 1.0), (0.0, 1.0), (0.0, 0.0))
-    collected = await collect_kept([worker], lambda number: plan(groups=3, step=number), wanted=2, max_rounds=4)
+    collected = await collect_kept(
+        partial(collect, [worker]), lambda number: plan(groups=3, step=number), wanted=2, max_rounds=4
+    )
     assert len(collected.groups) == 2
     assert all(rewards_vary(group) for group in collected.groups)
     assert len(worker.tasks) == 6
@@ -281,4 +284,6 @@ async def test_groups_are_collected_until_enough_pass_the_filter():
 async def test_rewards_that_never_vary_end_in_a_clear_error_after_bounded_rounds():
     worker = Rewards((1.0, 1.0))
     with pytest.raises(RunError, match=r"0 of 9 groups passed the filter 'rewards_vary' in 3 rounds, 2 are needed"):
-        await collect_kept([worker], lambda number: plan(groups=3, step=number), wanted=2, max_rounds=3)
+        await collect_kept(
+            partial(collect, [worker]), lambda number: plan(groups=3, step=number), wanted=2, max_rounds=3
+        )

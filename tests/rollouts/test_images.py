@@ -53,9 +53,7 @@ async def test_images_reach_sampler_and_trainer_token_exact(tmp_path, evaluating
             (datum,) = rl_datums(trajectory, (1.0, -1.0))
             text = sum(len(chunk) for chunk in datum.model_input.chunks if not isinstance(chunk, ImageChunk))
             assert len(datum) == text + 10
-            assert not any(
-                bit for bit, target in zip(datum.mask, datum.targets, strict=True) if target == placeholder
-            )
+            assert not any(bit for bit, target in zip(datum.mask, datum.targets, strict=True) if target == placeholder)
             datums.append(datum)
         result = await trainer.forward_backward(policy, datums, LossConfig(name="ppo"))
         assert result.metrics["tokens"] == sum(datum.sampled_tokens for datum in datums)

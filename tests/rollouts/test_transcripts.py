@@ -93,7 +93,7 @@ def test_metrics_count_trainable_seats_of_valid_episodes_only():
     )
     lost = episode(turn("guess", "1", tokens=4), id="e2", end=EpisodeEnd.TRUNCATED, others=(frozen,))
     failed = episode(turn("guess", "1", reward=5.0), id="e3", end=EpisodeEnd.FAILED, error="broke")
-    metrics = rollout_metrics([Group(task=TASK, episodes=(WON, lost, failed))], trainer_step=4)
+    metrics = rollout_metrics([Group(task=TASK, episodes=(WON, lost, failed))])
     assert metrics == {
         "episodes": 3,
         "failed": 1,
@@ -102,7 +102,6 @@ def test_metrics_count_trainable_seats_of_valid_episodes_only():
         "turns": 1.5,
         "action_tokens": 8,
         "tokens_per_turn": 8 / 3,
-        "staleness": 1.0,
         "env/tries": 2.0,
     }
 

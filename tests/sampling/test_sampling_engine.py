@@ -279,3 +279,37 @@ def test_a_batch_respects_its_limits_on_rows_and_prompt_tokens(harness, publishe
     replies = engine.serve(requests)
     assert all(reply.samples for reply in replies)
     assert engine.engine.stats().steps == 4  # pairs of ten tokens, then the long one alone
+
+
+def test_requests_submitted_together_get_the_same_bits_whatever_else_waits(harness, publisher):
+    one, two = publisher.lora("one", seed=2), publisher.lora("two", seed=3)
+    wanted = [ask(one.handle, "a" * length, max_tokens=9, seed=length) for length in (1, 4, 9, 2)]
+    noise = [ask(two.handle, "b" * length, max_tokens=5, seed=length) for length in (3, 40, 7)]
+    found = []
+    for before, after in ((0, 0), (1, 2), (3, 0), (0, 3)):
+        engine = harness(max_batch=3)
+        engine.refresh(one.handle, two.handle)
+        for request in noise[:before]:
+            engine.engine.submit(request)
+        together = engine.engine.submit_together(wanted)
+        for request in noise[:after]:
+            engine.engine.submit(request)
+        engine.engine.start()
+        answers = dict(engine.answers.get(timeout=20) for _ in range(len(wanted) + before + after))
+        found.append([answers[ticket].samples for ticket in together])
+        steps = engine.engine.stats().steps
+        assert steps > 9  # two batches of the four, and those of the others
+    assert found[0] == found[1] == found[2] == found[3]
+
+
+def test_a_request_that_cannot_be_served_fails_alone_among_those_submitted_together(served):
+    engine, one = served
+    good, long, unknown = engine.engine.submit_together(
+        [ask(one.handle, "x"), ask(one.handle, (9,) * 65), ask("tinker://p/sampler_weights/000009", "x")]
+    )
+    assert isinstance(long, ContextOverflowError)
+    assert isinstance(unknown, UnknownPolicyError)
+    engine.engine.start()
+    ticket, answer = engine.answers.get(timeout=20)
+    assert ticket is good
+    assert answer.samples

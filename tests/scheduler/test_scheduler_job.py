@@ -91,7 +91,7 @@ async def test_rollouts_are_on_policy_and_their_ratio_is_one(tmp_path: Path):
     await run_job(config, RunFolder.create(config), observer)
     for metrics in observer.steps.values():
         assert metrics["train_tokens"] == metrics["action_tokens"]
-        assert metrics["staleness"] == 0.0
+        assert metrics["staleness_max"] == 0.0
         assert metrics["train_ratio_max"] == pytest.approx(1.0, abs=1e-5)
         assert metrics["train_ratio_min"] == pytest.approx(1.0, abs=1e-5)
 

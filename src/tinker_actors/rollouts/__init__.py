@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     )
     from tinker_actors.rollouts.filtering import collect_kept, rewards_vary
     from tinker_actors.rollouts.ledger import Ledger
-    from tinker_actors.rollouts.metrics import rollout_metrics
+    from tinker_actors.rollouts.lockstep import EpisodeSampler, Gate, cohorts_of
+    from tinker_actors.rollouts.metrics import Staleness, rollout_metrics, staleness
     from tinker_actors.rollouts.plans import Assignment, Rollout, RolloutPlan, plan_groups
     from tinker_actors.rollouts.seats import DemonstrationSeat, PolicySeat, ScriptedSeat, Seat
     from tinker_actors.rollouts.transcripts import transcript, transcript_text, transcripts_text
@@ -33,7 +34,12 @@ _HOMES = {
     "collect_kept": "filtering",
     "rewards_vary": "filtering",
     "Ledger": "ledger",
+    "EpisodeSampler": "lockstep",
+    "Gate": "lockstep",
+    "cohorts_of": "lockstep",
+    "Staleness": "metrics",
     "rollout_metrics": "metrics",
+    "staleness": "metrics",
     "Assignment": "plans",
     "Rollout": "plans",
     "RolloutPlan": "plans",
@@ -53,7 +59,9 @@ __all__ = [
     "CollectEvent",
     "Collected",
     "DemonstrationSeat",
+    "EpisodeSampler",
     "EpisodesDone",
+    "Gate",
     "Ledger",
     "PolicySeat",
     "Retries",
@@ -62,12 +70,15 @@ __all__ = [
     "RolloutWorker",
     "ScriptedSeat",
     "Seat",
+    "Staleness",
     "WorkerLost",
+    "cohorts_of",
     "collect",
     "collect_kept",
     "plan_groups",
     "rewards_vary",
     "rollout_metrics",
+    "staleness",
     "transcript",
     "transcript_text",
     "transcripts_text",

@@ -230,7 +230,11 @@ class _Collection:
     async def _play(self, worker: Any, batch: _Batch) -> None:
         plan = self._plan
         assignment = Assignment(
-            rollouts=batch.rollouts, seats=plan.seats, limits=plan.limits, evaluating=plan.evaluating
+            rollouts=batch.rollouts,
+            seats=plan.seats,
+            limits=plan.limits,
+            evaluating=plan.evaluating,
+            gate=plan.gate,
         )
         stream = aiter(worker.stream.run(assignment))
         owed = len(batch.rollouts)

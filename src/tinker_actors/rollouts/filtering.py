@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable
 
 from tinker_actors.data import Group
 from tinker_actors.errors import ConfigError, RunError
-from tinker_actors.rollouts.collecting import Collected, CollectEvent, Retries, collect
+from tinker_actors.rollouts.collecting import Collected
 from tinker_actors.rollouts.plans import RolloutPlan
 
 
@@ -17,25 +16,21 @@ def rewards_vary(group: Group) -> bool:
 
 
 async def collect_kept(
-    workers: Sequence[Any],
+    play: Callable[[RolloutPlan], Awaitable[Collected]],
     plan_round: Callable[[int], RolloutPlan],
     *,
     keep: Callable[[Group], bool] = rewards_vary,
     wanted: int,
     max_rounds: int,
-    retries: Retries | None = None,
-    on_event: Callable[[CollectEvent], None] | None = None,
 ) -> Collected:
     """Collect plan after plan until `wanted` groups pass a filter.
 
     Args:
-        workers: Refs of `RolloutWorker`s.
+        play: Collects a plan, such as `partial(collect, workers)`.
         plan_round: The plan of round 0, 1, ...; each with tasks of its own.
         keep: The filter.
         wanted: How many groups are needed; those beyond are dropped.
         max_rounds: How many plans are played at most.
-        retries: As in `collect`.
-        on_event: As in `collect`.
 
     Returns:
         The first `wanted` groups that pass, in the order of the plans, with the counts of all rounds.
@@ -54,7 +49,7 @@ async def collect_kept(
                 f"{len(kept)} of {seen} groups passed the filter {getattr(keep, '__name__', keep)!r} in {max_rounds} "
                 f"rounds, {wanted} are needed; if rewards never differ within a group, there is nothing to learn from"
             )
-        rounds.append(await collect(workers, plan_round(len(rounds)), retries=retries, on_event=on_event))
+        rounds.append(await play(plan_round(len(rounds))))
         kept.extend(group for group in rounds[-1].groups if keep(group))
     return Collected(
         groups=tuple(kept[:wanted]),

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from statistics import fmean
 
 from tinker_actors.data import Group, Trajectory
 
 
-def rollout_metrics(groups: Sequence[Group], *, trainer_step: int | None = None) -> dict[str, float]:
+def rollout_metrics(groups: Sequence[Group]) -> dict[str, float]:
     """Means and counts over the trainable seats of the valid episodes; frozen seats and failed episodes don't count.
 
     Args:
         groups: Of one phase.
-        trainer_step: The policies' step, for the staleness of what was sampled.
 
     Returns:
         `episodes`, `failed`, `truncated` (a share), `reward` (per trajectory), `turns` (per trajectory),
-        `action_tokens` (in all), `tokens_per_turn`, `staleness` (steps, if `trainer_step` is given), and
-        `reward/SEAT` for each of several seats. The environments' own metrics are averaged as `env/NAME` over
-        the valid episodes that report them.
+        `action_tokens` (in all), `tokens_per_turn`, and `reward/SEAT` for each of several seats. The environments' own
+        metrics are averaged as `env/NAME` over the valid episodes that report them.
     """
     episodes = [episode for group in groups for episode in group.episodes]
     valid = [episode for group in groups for episode in group.valid]
@@ -40,12 +39,50 @@ def rollout_metrics(groups: Sequence[Group], *, trainer_step: int | None = None)
     if len(by_seat) > 1:
         for seat, found in by_seat.items():
             metrics[f"reward/{seat}"] = _mean([entry.reward for entry in found])
-    if trainer_step is not None:
-        steps = [trainer_step - turn.sampling.snapshot_step for turn in turns if turn.sampling is not None]
-        metrics["staleness"] = _mean(steps)
     for name in sorted({name for episode in valid for name in episode.metrics}):
         metrics[f"env/{name}"] = _mean([episode.metrics[name] for episode in valid if name in episode.metrics])
     return metrics
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Staleness:
+    """How old what a policy trains on is at one optimizer step, in optimizer steps.
+
+    Attributes:
+        mean: Over trajectories.
+        most: Of the stalest trajectory.
+    """
+
+    mean: float
+    most: int
+
+
+def trajectory_staleness(trajectory: Trajectory, trainer_step: int) -> int | None:
+    """Optimizer steps between the oldest snapshot that sampled a token of a trajectory and the trainer.
+
+    Args:
+        trajectory: Of any seat.
+        trainer_step: Optimizer steps that the policy has behind it.
+
+    Returns:
+        None if no policy sampled it.
+    """
+    steps = [turn.sampling.snapshot_step for turn in trajectory.turns if turn.sampling is not None]
+    return trainer_step - min(steps) if steps else None
+
+
+def staleness(groups: Sequence[Group], policy: str, *, trainer_step: int) -> Staleness:
+    """The staleness of a policy's trainable trajectories at an optimizer step.
+
+    Args:
+        groups: Of one phase.
+        policy: Whose trajectories.
+        trainer_step: Optimizer steps that the policy has behind it.
+    """
+    entries = [entry for group in groups for seat in group.trainable_seats for entry in group.trajectories(seat)]
+    found = [trajectory_staleness(entry, trainer_step) for entry in entries if entry.policy == policy]
+    known = [value for value in found if value is not None]
+    return Staleness(mean=_mean(known), most=max(known, default=0))
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from tinker_actors.coordinator import EpisodeLimits
 from tinker_actors.data import Task, derive_seed
@@ -20,11 +21,13 @@ class Rollout:
         task: Shared by the group.
         seed: The episode's own: the environment's luck and every turn's sampling derive from it, and from nothing
             that depends on which worker plays it or when.
+        cohort: Names the episodes that are sampled in lockstep with it, where the plan has a gate.
     """
 
     id: str
     task: Task
     seed: int
+    cohort: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,12 +39,14 @@ class Assignment:
         seats: Who plays, by the environment's seats.
         limits: Of each episode.
         evaluating: Whether the episodes belong to an evaluation.
+        gate: Ref of the `Gate` through which policies are asked; None to ask samplers directly.
     """
 
     rollouts: tuple[Rollout, ...]
     seats: Mapping[str, Seat]
     limits: EpisodeLimits
     evaluating: bool = False
+    gate: Any = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,12 +58,14 @@ class RolloutPlan:
         seats: Who plays, by the environment's seats.
         limits: Of each episode.
         evaluating: Whether the episodes belong to an evaluation; environments hear of it.
+        gate: Ref of the `Gate` at which the rollouts' cohorts are open; None where they are not in lockstep.
     """
 
     groups: tuple[tuple[Rollout, ...], ...]
     seats: Mapping[str, Seat]
     limits: EpisodeLimits = field(default_factory=EpisodeLimits)
     evaluating: bool = False
+    gate: Any = None
 
     def __post_init__(self) -> None:
         ids = [rollout.id for rollout in self.rollouts]
@@ -87,6 +94,8 @@ def plan_groups(
     tasks: Sequence[int] | None = None,
     same_every_step: bool = False,
     evaluating: bool = False,
+    gate: Any = None,
+    cohort: Literal["step", "group"] = "step",
 ) -> RolloutPlan:
     """Plan a phase. Everything derives from its arguments, so that the same call gives the same rollouts.
 
@@ -102,6 +111,8 @@ def plan_groups(
         tasks: The task seeds, one per group; derived from the other arguments if not given.
         same_every_step: Let tasks and luck not depend on the step, so that evaluations can be compared.
         evaluating: Whether the episodes belong to an evaluation; environments hear of it.
+        gate: As in `RolloutPlan`.
+        cohort: Whether all rollouts of the phase are one cohort, or those of each group.
 
     Raises:
         ConfigError: The numbers don't fit.
@@ -121,8 +132,11 @@ def plan_groups(
                     id=f"{phase}-{step}-{group}-{index}",
                     task=task,
                     seed=derive_seed(run_seed, phase, "episode", when, group, index),
+                    cohort=f"{phase}-{step}" if cohort == "step" else f"{phase}-{step}-{group}",
                 )
                 for index in range(group_size)
             )
         )
-    return RolloutPlan(groups=tuple(planned), seats=seats, limits=limits or EpisodeLimits(), evaluating=evaluating)
+    return RolloutPlan(
+        groups=tuple(planned), seats=seats, limits=limits or EpisodeLimits(), evaluating=evaluating, gate=gate
+    )

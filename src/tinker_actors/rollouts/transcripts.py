@@ -6,13 +6,16 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tinker_actors.data import Episode, Trajectory, Turn
+from tinker_actors.rollouts.metrics import trajectory_staleness
 
 
-def transcript(episode: Episode, **more: Any) -> dict[str, Any]:
+def transcript(episode: Episode, *, trainer_step: int | None = None, **more: Any) -> dict[str, Any]:
     """A record of JSON values: what was said, what it earned, how it ended.
 
     Args:
         episode: The episode.
+        trainer_step: Optimizer steps that the policy had behind it when it trained on the episode; each seat then has
+            its `staleness`.
         more: Further entries, such as `step=3`; they come first.
     """
     return {
@@ -23,7 +26,7 @@ def transcript(episode: Episode, **more: Any) -> dict[str, Any]:
         "end": episode.end.value,
         "error": episode.error,
         "metrics": dict(episode.metrics),
-        "seats": [_seat(entry) for entry in episode.trajectories],
+        "seats": [_seat(entry, trainer_step) for entry in episode.trajectories],
     }
 
 
@@ -63,11 +66,13 @@ def transcripts_text(episodes: Iterable[Episode]) -> str:
     return "\n\n".join(transcript_text(transcript(episode)) for episode in episodes)
 
 
-def _seat(trajectory: Trajectory) -> dict[str, Any]:
+def _seat(trajectory: Trajectory, trainer_step: int | None) -> dict[str, Any]:
+    stale = {} if trainer_step is None else {"staleness": trajectory_staleness(trajectory, trainer_step)}
     return {
         "seat": trajectory.seat,
         "policy": trajectory.policy,
         "trainable": trajectory.trainable,
+        **stale,
         "reward": trajectory.reward,
         "prompt_tokens": sum(len(turn.observation) for turn in trajectory.turns),
         "action_tokens": trajectory.action_tokens,
@@ -87,6 +92,7 @@ def _turn(turn: Turn) -> dict[str, Any]:
         "logprob": None if turn.logprobs is None else sum(turn.logprobs),
         "restarts": turn.restarts,
         "snapshot": None if sampling is None else sampling.snapshot_min,
+        "snapshot_max": None if sampling is None else sampling.snapshot_max,
         "snapshot_step": None if sampling is None else sampling.snapshot_step,
         "temperature": None if sampling is None else sampling.temperature,
         "seed": None if sampling is None else sampling.seed,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 from tinker_actors.actors import Actor, concurrent
 from tinker_actors.coordinator import describe_error, failed_episode, run_episode
@@ -12,8 +13,9 @@ from tinker_actors.environments import EnvironmentFactory, EnvironmentSpec, Live
 from tinker_actors.errors import ConfigError
 from tinker_actors.models.catalogue import load_tokenizer
 from tinker_actors.models.renderer import Renderer
+from tinker_actors.rollouts.lockstep import EpisodeSampler
 from tinker_actors.rollouts.plans import Assignment, Rollout
-from tinker_actors.rollouts.seats import agent_for
+from tinker_actors.rollouts.seats import PolicySeat, agent_for
 
 FLUSH = 0.01
 """Seconds for which finished episodes wait for others, to share a message."""
@@ -100,8 +102,19 @@ class RolloutWorker(Actor):
             line = f"{rollout.task.environment}: constructor: {describe_error(error)}"
             return failed_episode(task=rollout.task, id=rollout.id, error=line)
         live = LiveEnvironment(environment, luck=rollout.seed, evaluating=assignment.evaluating)
+        seats, sampler = assignment.seats, None
+        if assignment.gate is not None:
+            sampler = EpisodeSampler(assignment.gate, rollout.cohort, rollout.id)
+            seats = {
+                seat: replace(spec, sampler=sampler) if isinstance(spec, PolicySeat) else spec
+                for seat, spec in seats.items()
+            }
         agents = {
             seat: agent_for(spec, seat=seat, live=live, renderer=self._renderer, seed=rollout.seed)
-            for seat, spec in assignment.seats.items()
+            for seat, spec in seats.items()
         }
-        return await run_episode(live, agents, task=rollout.task, id=rollout.id, limits=assignment.limits)
+        try:
+            return await run_episode(live, agents, task=rollout.task, id=rollout.id, limits=assignment.limits)
+        finally:
+            if sampler is not None:
+                sampler.leave()

@@ -14,7 +14,7 @@ from typing import TypeAlias, TypeVar
 import torch
 
 from tinker_actors.data import TurnEnd
-from tinker_actors.errors import ContextOverflowError, ModelError, SamplingError
+from tinker_actors.errors import ContextOverflowError, ModelError, PolicyError, SamplingError
 from tinker_actors.models.tokenizer import Tokenizer
 from tinker_actors.sampling.batch import Batch, PromptKey, prompt_key
 from tinker_actors.sampling.requests import (
@@ -38,6 +38,8 @@ class Engine:
     """Samples in a thread of its own. Every public method may be called from any thread.
 
     A batch takes what waits when the one before it ends, at most `max_batch` rows; nothing waits for a batch to fill.
+    Requests that were submitted together are batched with each other only, in the order given, so that what they get
+    has the same bits whatever else is asked and whenever.
     All rows of one batch share a network, so any LoRA snapshots of one base mix; each row runs on the snapshot that its
     request was pinned to when it was submitted.
     """
@@ -102,28 +104,57 @@ class Engine:
             UnknownPolicyError: The snapshot is not loaded.
             SamplingError: The engine has stopped.
         """
+        (ticket,) = self._submit((request,), party=None)
+        if isinstance(ticket, Exception):
+            raise ticket
+        return ticket
+
+    def submit_together(
+        self, requests: Sequence[SamplingRequest]
+    ) -> list[Ticket | SamplingReply | SamplingError | PolicyError]:
+        """Accept requests whose batches nothing else enters; see `submit` for each.
+
+        Returns:
+            For each request what `submit` returns or raises.
+        """
+        return self._submit(requests, party=object())
+
+    def _submit(
+        self, requests: Sequence[SamplingRequest], party: object | None
+    ) -> list[Ticket | SamplingReply | SamplingError | PolicyError]:
+        accepted: list[Ticket | SamplingReply | SamplingError | PolicyError] = []
+        with self._changed:
+            for request in requests:
+                try:
+                    accepted.append(self._accept(request, party))
+                except (SamplingError, PolicyError) as error:
+                    accepted.append(error)
+            self._changed.notify()
+        return accepted
+
+    def _accept(self, request: SamplingRequest, party: object | None) -> Ticket | SamplingReply:
         self._check(request)
         seed = secrets.randbits(63) if request.params.seed is None else request.params.seed
-        with self._changed:
-            if self._stopping:
-                raise SamplingError("the sampler has stopped")
-            resident = self._residents.pin(request.snapshot)
-            count = request.num_samples
-            ticket = Ticket(request=request, resident=resident, seed=seed, samples=[None] * count, missing=count)
-            if len(request.prompt) == self._context_length:
-                nothing = Sample(tokens=(), logprobs=(), end=TurnEnd.CONTEXT_OVERFLOW, text="")
-                ticket.samples = [nothing] * count
-                self._residents.unpin(resident)
-                self._count_reply(ticket)
-                return ticket.reply()
-            rows = rows_of(
-                ticket,
-                context_length=self._context_length,
-                stop_ids=stop_ids_of(request.params, self._tokenizer),
-                decoder=self._text,
-            )
-            self._waiting.extend(rows)
-            self._changed.notify()
+        if self._stopping:
+            raise SamplingError("the sampler has stopped")
+        resident = self._residents.pin(request.snapshot)
+        count = request.num_samples
+        ticket = Ticket(
+            request=request, resident=resident, seed=seed, samples=[None] * count, missing=count, party=party
+        )
+        if len(request.prompt) == self._context_length:
+            nothing = Sample(tokens=(), logprobs=(), end=TurnEnd.CONTEXT_OVERFLOW, text="")
+            ticket.samples = [nothing] * count
+            self._residents.unpin(resident)
+            self._count_reply(ticket)
+            return ticket.reply()
+        rows = rows_of(
+            ticket,
+            context_length=self._context_length,
+            stop_ids=stop_ids_of(request.params, self._tokenizer),
+            decoder=self._text,
+        )
+        self._waiting.extend(rows)
         return ticket
 
     def cancel(self, ticket: Ticket) -> None:
@@ -236,7 +267,7 @@ class Engine:
             self._between.popleft()()
 
     def _take(self) -> list[Row]:
-        """The rows of the next batch, in order of arrival, all of the first one's network."""
+        """The rows of the next batch, in order of arrival, all of the first one's network and party."""
         taken: list[Row] = []
         passed: list[Row] = []
         prompts: set[PromptKey] = set()
@@ -246,7 +277,7 @@ class Engine:
                 row = self._waiting.popleft()
                 if row.ticket.closed:
                     continue
-                if taken and row.ticket.resident.network is not taken[0].ticket.resident.network:
+                if taken and not _may_share(row, taken[0]):
                     passed.append(row)
                     continue
                 prompt = row.ticket.request.prompt
@@ -334,3 +365,8 @@ class Engine:
         self._requests += 1
         self._samples += len(ticket.samples)
         self._prompt_tokens += len(ticket.request.prompt)
+
+
+def _may_share(row: Row, first: Row) -> bool:
+    """Whether a row may enter a batch that another one began."""
+    return row.ticket.resident.network is first.ticket.resident.network and row.ticket.party is first.ticket.party

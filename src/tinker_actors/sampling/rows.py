@@ -25,6 +25,8 @@ class Ticket:
         samples: Done so far, by sample index.
         missing: How many samples are not done.
         closed: Whether nobody waits for it any more: answered, failed or cancelled.
+        party: What it shares batches with: requests that were submitted together have one object in common and no
+            other request enters their batches; None for those that were submitted one by one.
     """
 
     request: SamplingRequest
@@ -33,6 +35,7 @@ class Ticket:
     samples: list[Sample | None]
     missing: int
     closed: bool = False
+    party: object | None = None
 
     def reply(self) -> SamplingReply:
         """The answer, once no sample is missing."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from functools import partial
 
 from tinker_actors.actors import Actor, concurrent
-from tinker_actors.errors import ConfigError, SamplingError
+from tinker_actors.errors import ConfigError, PolicyError, SamplingError
 from tinker_actors.models.base import load_base
 from tinker_actors.models.catalogue import load_tokenizer
 from tinker_actors.policies import SnapshotStore
@@ -128,6 +129,41 @@ class Sampler(Actor):
         finally:
             del self._answers[ticket]
 
+    @concurrent
+    async def sample_together(
+        self, requests: Sequence[SamplingRequest]
+    ) -> AsyncIterator[tuple[tuple[int, SamplingReply | SamplingError | PolicyError], ...]]:
+        """Sample requests in batches that hold them and nothing else, in the order given.
+
+        On one machine, with the same base model, snapshots and number of threads, the same requests get the same
+        tokens and log-probs to the last bit, whatever else the sampler does.
+
+        Yields:
+            The position of each request that is done with its reply, or with the error that `sample` would have
+            raised; each position once.
+        """
+        tickets = self._engine.submit_together(requests)
+        done: asyncio.Queue[tuple[int, SamplingReply | SamplingError | PolicyError]] = asyncio.Queue()
+        for position, ticket in enumerate(tickets):
+            if isinstance(ticket, Ticket):
+                future = self._answers[ticket] = self._loop.create_future()
+                future.add_done_callback(partial(_put, done, position))
+            else:
+                done.put_nowait((position, ticket))
+        try:
+            left = len(tickets)
+            while left:
+                ready = [await done.get()]
+                while not done.empty():
+                    ready.append(done.get_nowait())
+                left -= len(ready)
+                yield tuple(ready)
+        finally:
+            for ticket in tickets:
+                if isinstance(ticket, Ticket):
+                    self._engine.cancel(ticket)  # does nothing to those that were answered
+                    del self._answers[ticket]
+
     async def stats(self) -> SamplerStats:
         """What was done since the start."""
         return self._engine.stats()
@@ -146,3 +182,12 @@ class Sampler(Actor):
                 future.set_exception(answer)
             else:
                 future.set_result(answer)
+
+
+def _put(
+    done: asyncio.Queue[tuple[int, SamplingReply | SamplingError | PolicyError]],
+    position: int,
+    future: asyncio.Future[SamplingReply],
+) -> None:
+    error = future.exception()
+    done.put_nowait((position, future.result() if error is None else error))  # pyright: ignore[reportArgumentType]

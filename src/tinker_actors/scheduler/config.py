@@ -120,6 +120,17 @@ class RolloutSection(Section):
     """How often `filter` may play further tasks in one step before the run ends with an error."""
     workers: int = Field(default=2, ge=0)
     """Child processes that run environments; 0 runs them in this process."""
+    lockstep: Literal["step", "group", "off"] = "step"
+    """Which episodes wait for each other before each action, so that what the sampler computes together, and with it
+    every bit, is fixed by the plan; `off` samples whatever is there."""
+    submit_ahead: int = Field(default=0, ge=0)
+    """How many steps' rollouts may be played while earlier steps are trained on; 0 plays and trains in turns."""
+    max_staleness: int | None = Field(default=None, ge=0)
+    """Most optimizer steps between the snapshot that sampled a trajectory and a step that it trains. Rollouts wait so
+    that none exceeds it; if not given, it is what `submit_ahead` comes to."""
+    refresh: Literal["episode", "turn"] = "episode"
+    """Whether an episode that is under way when a snapshot is published stays on its own or goes on with the new one
+    from its next turn."""
     turn_timeout: float = Field(default=60.0, gt=0)
     """Seconds for one action and the environment's answer to it."""
     episode_timeout: float = Field(default=300.0, gt=0)
@@ -218,4 +229,26 @@ class RunConfig(Section):
                 f"rollouts.group_size is {self.rollouts.group_size}; a group of one has no advantage to learn from: "
                 "at least 2 is needed, or trainer.steps 0"
             )
+        self._refuse_what_cannot_overlap()
         return self
+
+    def _refuse_what_cannot_overlap(self) -> None:
+        rollouts, epochs = self.rollouts, self.trainer.epochs
+        if rollouts.max_staleness is not None and rollouts.max_staleness < epochs - 1:
+            raise ValueError(
+                f"rollouts.max_staleness is {rollouts.max_staleness}; the last of trainer.epochs {epochs} is "
+                f"{epochs - 1} optimizer steps away from what sampled it: at least {epochs - 1} is needed"
+            )
+        if rollouts.refresh == "turn" and rollouts.lockstep == "off":
+            raise ValueError(
+                "rollouts.refresh is 'turn' and rollouts.lockstep is 'off'; snapshots change at the points where "
+                "episodes wait for each other: rollouts.lockstep 'step' or 'group' is needed"
+            )
+
+    @property
+    def steps_ahead(self) -> int:
+        """How many steps rollouts may really be ahead: `submit_ahead`, or fewer where `max_staleness` binds."""
+        rollouts, epochs = self.rollouts, self.trainer.epochs
+        if rollouts.max_staleness is None:
+            return rollouts.submit_ahead
+        return min(rollouts.submit_ahead, (rollouts.max_staleness - (epochs - 1)) // epochs)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 from tinker_actors.actors import Mesh, Restarted, RestartPolicy
 from tinker_actors.coordinator import EpisodeLimits
@@ -15,9 +17,12 @@ from tinker_actors.rollouts import (
     Collected,
     CollectEvent,
     EpisodesDone,
+    Gate,
+    PolicySeat,
     RolloutPlan,
     RolloutWorker,
     Seat,
+    cohorts_of,
     collect,
     collect_kept,
     plan_groups,
@@ -43,6 +48,7 @@ class Crew:
     environment: EnvironmentFactory
     workers: tuple[RolloutWorker, ...]
     registry: PolicyRegistry
+    gate: Gate
 
     @classmethod
     async def assemble(
@@ -62,11 +68,13 @@ class Crew:
                 chat_template=config.model.chat_template,
                 name=f"rollout-worker-{number}",
                 node=number if config.rollouts.workers else 0,
+                max_concurrency=_most_at_once(config),
                 restart=_WORKER_RESTARTS,
             )
             for number in range(1, max(config.rollouts.workers, 1) + 1)
         ]
         registry = await mesh.spawn(PolicyRegistry, name="policies", node=0)
+        gate = await mesh.spawn(Gate, patience=lockstep_patience(config), name="gate", node=0)
         return cls(
             mesh=mesh,
             config=config,
@@ -75,6 +83,7 @@ class Crew:
             environment=environment,
             workers=tuple(workers),
             registry=registry,
+            gate=gate,
         )
 
     @asynccontextmanager
@@ -114,7 +123,15 @@ class Crew:
         )
 
     async def play(
-        self, phase: str, *, step: int, groups: int, group_size: int, seats: Mapping[str, Seat], vary: bool = False
+        self,
+        phase: str,
+        *,
+        step: int,
+        groups: int,
+        group_size: int,
+        seats: Mapping[str, Seat],
+        vary: bool = False,
+        shown: Callable[[], bool] = lambda: True,
     ) -> Collected:
         """Collect the episodes of a phase; the observer hears of progress, lost workers and failed episodes.
 
@@ -125,11 +142,14 @@ class Crew:
             group_size: Episodes of each.
             seats: Who plays.
             vary: Replace groups whose rewards are all equal.
+            shown: Whether progress is told now.
 
         Raises:
             RunError: All workers are gone, or too few groups vary.
         """
         rollouts = self.config.rollouts
+        samplers = [seat.sampler for seat in seats.values() if isinstance(seat, PolicySeat)]
+        lockstep = bool(samplers) and rollouts.lockstep != "off"
 
         def plan(round: int) -> RolloutPlan:
             return plan_groups(
@@ -143,32 +163,84 @@ class Crew:
                 limits=EpisodeLimits(turn_seconds=rollouts.turn_timeout, episode_seconds=rollouts.episode_timeout),
                 same_every_step=phase == "eval",
                 evaluating=phase == "eval",
+                gate=self.gate if lockstep else None,
+                cohort="group" if rollouts.lockstep == "group" else "step",
             )
 
+        async def play(plan: RolloutPlan) -> Collected:
+            return await self._play(plan, samplers, shown, follow=phase == "train" and rollouts.refresh == "turn")
+
         if vary:
-            collected = await collect_kept(
-                self.workers, plan, wanted=groups, max_rounds=rollouts.max_rounds, on_event=self._tell
-            )
+            collected = await collect_kept(play, plan, wanted=groups, max_rounds=rollouts.max_rounds)
         else:
-            collected = await collect(self.workers, plan(0), on_event=self._tell)
+            collected = await play(plan(0))
         if collected.failures:
             self.observer.note(f"{len(collected.failures)} episodes failed, such as: {collected.failures[0].error}")
         return collected
 
-    async def announce(self, snapshot: Snapshot, sampler: Sampler) -> None:
-        """Make a snapshot the one that is served, and drop old ones from the disk."""
+    async def _play(
+        self, plan: RolloutPlan, samplers: Sequence[Any], shown: Callable[[], bool], *, follow: bool
+    ) -> Collected:
+        """Collect a plan, with its cohorts open at the gate meanwhile if it has one."""
+        if plan.gate is None:
+            return await collect(self.workers, plan, on_event=partial(self._tell, shown, {}))
+        cohorts = cohorts_of(plan)
+        cohort_of = {rollout.id: rollout.cohort for rollout in plan.rollouts}
+        followed = {seat.snapshot for seat in plan.seats.values() if isinstance(seat, PolicySeat) and seat.trainable}
+        await self.gate.open(samplers[0], cohorts, follow=followed.pop() if follow else None)
+        try:
+            return await collect(self.workers, plan, on_event=partial(self._tell, shown, cohort_of))
+        finally:
+            if behind := await self.gate.close(tuple(cohorts)):
+                waited = f"{lockstep_patience(self.config):g} s"
+                self.observer.note(
+                    f"{behind} episodes were left behind by the others, which waited {waited} for them: what is "
+                    "sampled from here on depends on time, and would not be repeated bit for bit"
+                )
+
+    async def announce(
+        self, snapshot: Snapshot, sampler: Sampler, *, bound: Sequence[str] = (), saved: Sequence[str] = ()
+    ) -> None:
+        """Make a snapshot the newest one that is served, and drop old ones from the disk.
+
+        Args:
+            snapshot: The newest.
+            sampler: Serves it from now on.
+            bound: Handles of older ones that rollouts are still played with: these are served too.
+            saved: Handles of older ones that a resumed run would need: these stay on disk.
+        """
         await self.registry.announce(snapshot)
-        await sampler.refresh([snapshot.handle])
+        await sampler.refresh([*bound, snapshot.handle])
+        await self.gate.serve(snapshot.handle)
         store, keep = SnapshotStore(self.folder.policies), self.config.checkpoints.keep_snapshots
-        for handle in await asyncio.to_thread(store.prune, snapshot.policy_id, keep_last=keep):
+        pinned = {store.get(handle).number for handle in (*bound, *saved)}
+        for handle in await asyncio.to_thread(store.prune, snapshot.policy_id, keep_last=keep, pinned=pinned):
             await self.registry.retire(handle)
 
-    def _tell(self, event: CollectEvent) -> None:
+    def _tell(self, shown: Callable[[], bool], cohort_of: Mapping[str, str], event: CollectEvent) -> None:
         if isinstance(event, EpisodesDone):
-            self.observer.progress(event.done, event.total)
+            for episode in event.episodes if cohort_of else ():
+                # its worker says so too, unless it died
+                self.gate.tell.leave(cohort_of[episode.id], episode.id)
+            if shown():
+                self.observer.progress(event.done, event.total)
         else:
             self.observer.note(f"{event.worker} was lost ({event.cause}); {event.unfinished} episodes are played again")
 
 
 def _first_line(reason: BaseException | None) -> str:
     return "by itself" if reason is None else str(reason).partition("\n")[0]
+
+
+def lockstep_patience(config: RunConfig) -> float:
+    """Seconds for which episodes in lockstep wait for one of them: an environment that hangs must not take the turns
+    of those that wait for it past their own limit.
+    """
+    return config.rollouts.turn_timeout / 2
+
+
+def _most_at_once(config: RunConfig) -> int:
+    """Episodes that may have to be under way together: those of a cohort wait for each other."""
+    rollouts = config.rollouts
+    training = rollouts.tasks_per_step * rollouts.group_size * (1 + config.steps_ahead)
+    return max(256, config.warmup.episodes_per_step, training + config.evaluation.episodes)

@@ -1,9 +1,12 @@
-"""The RL loop: rollout, update, publish, with the global barrier between the phases."""
+"""The RL loop: rollout, update, publish. A step's update waits for all its rollouts; rollouts may be steps ahead."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from statistics import fmean
 
 from tinker_actors.algorithms import Aggregation, PolicyBatch, estimator, policy_batches
 from tinker_actors.coordinator import Phase as BarrierPhase
@@ -11,8 +14,9 @@ from tinker_actors.coordinator import PhaseBarrier
 from tinker_actors.data import Episode
 from tinker_actors.errors import RunError
 from tinker_actors.policies import Snapshot
-from tinker_actors.rollouts import Collected, rollout_metrics
+from tinker_actors.rollouts import Collected, Staleness, rollout_metrics, staleness
 from tinker_actors.sampling import Sampler, SamplingParams
+from tinker_actors.scheduler.ahead import Ahead
 from tinker_actors.scheduler.config import RunConfig
 from tinker_actors.scheduler.crew import Crew
 from tinker_actors.scheduler.evaluation import policy_seats
@@ -30,12 +34,14 @@ class StepResult:
         snapshot: The snapshot published at its end.
         metrics: Named finite numbers.
         episodes: What was played.
+        trainer_step: Optimizer steps that the policy had behind it before the step.
     """
 
     step: int
     snapshot: Snapshot
     metrics: dict[str, float]
     episodes: tuple[Episode, ...]
+    trainer_step: int
 
 
 class Learner:
@@ -45,21 +51,51 @@ class Learner:
         crew: The run's actors.
         trainer: Holds the policy.
         sampler: Serves its snapshots.
-        snapshot: The newest one.
+        versions: The snapshots that steps to come are played with, by the steps that they had behind them; the highest
+            is the newest.
         reference: What a KL penalty refers to.
     """
 
     def __init__(
-        self, crew: Crew, trainer: Trainer, sampler: Sampler, snapshot: Snapshot, reference: Reference | None = None
+        self,
+        crew: Crew,
+        trainer: Trainer,
+        sampler: Sampler,
+        versions: Mapping[int, Snapshot],
+        reference: Reference | None = None,
     ) -> None:
-        self.snapshot = snapshot
+        done = max(versions)
+        self.snapshot = versions[done]
+        self.saved: tuple[str, ...] = ()
+        """Handles of the snapshots that a resumed run would need; they stay on disk."""
         self._crew = crew
         self._trainer = trainer
         self._sampler = sampler
         self._reference = reference
-        self._policy = snapshot.policy_id
+        self._policy = self.snapshot.policy_id
+        self._trainer_step = self.snapshot.step
         self._barrier = PhaseBarrier([self._policy])
         self._rounds = 0
+        self._awaited = 0
+        self._rollouts = Ahead(
+            self._roll_out, ahead=crew.config.steps_ahead, last=crew.config.trainer.steps, versions=versions
+        )
+        self._began = time.monotonic()
+        self._published = self._began
+
+    @property
+    def bound(self) -> tuple[str, ...]:
+        """Handles of the snapshots before the newest which steps under way or to come are played with."""
+        return self._rollouts.bound
+
+    @asynccontextmanager
+    async def ahead(self) -> AsyncGenerator[None]:
+        """Within it, rollouts are played as far ahead as the configuration lets them be."""
+        self._rollouts.begin()
+        try:
+            yield
+        finally:
+            await self._rollouts.stop()
 
     async def step(self, step: int) -> StepResult:
         """Collect, update, publish.
@@ -71,38 +107,54 @@ class Learner:
             RunError: Every episode failed.
         """
         config, observer = self._crew.config, self._crew.observer
-        began = time.perf_counter()
+        began = time.monotonic()
         observer.phase(Phase.ROLLOUT, step, config.trainer.steps)
-        collected = await self._roll_out(step)
+        self._awaited = step
+        played = await self._rollouts.take(step)
+        collected = played.collected
         await self._barrier.finish(self._policy, BarrierPhase.ROLLOUT, self._rounds)
-        rolled_out = time.perf_counter()
+        rolled_out = time.monotonic()
         observer.phase(Phase.UPDATE, step, config.trainer.steps)
+        sampled_for = self._trainer_step
         update = await self._update(step, collected)
-        updated = time.perf_counter()
+        updated = time.monotonic()
         observer.phase(Phase.PUBLISH, step, config.trainer.steps)
-        self.snapshot = await self._trainer.publish(self._policy)
-        await self._crew.announce(self.snapshot, self._sampler)
+        await self._publish(step)
         await self._barrier.finish(self._policy, BarrierPhase.UPDATE, self._rounds)
         self._rounds += 1
-        played = rollout_metrics(collected.groups, trainer_step=step - 1)
+        ended, before, self._published = time.monotonic(), self._published, time.monotonic()
+        numbers = rollout_metrics(collected.groups)
         metrics = {
-            **played,
+            **numbers,
             "retried": float(collected.retried),
             "late": float(collected.late),
             "workers_lost": float(collected.lost),
-            "tokens_per_second": played["action_tokens"] / max(collected.seconds, 1e-9),
+            "tokens_per_second": numbers["action_tokens"] / max(collected.seconds, 1e-9),
             "seconds_rollout": rolled_out - began,
             "seconds_update": updated - rolled_out,
-            "seconds_publish": time.perf_counter() - updated,
-            "seconds": time.perf_counter() - began,
+            "seconds_publish": ended - updated,
+            "seconds": ended - began,
+            "seconds_ahead": max(0.0, min(played.ended, before) - played.began),
+            "at_rollout_begin": played.began - self._began,
+            "at_rollout_end": played.ended - self._began,
+            "at_update_begin": rolled_out - self._began,
+            "at_update_end": updated - self._began,
             **update,
         }
-        return StepResult(step=step, snapshot=self.snapshot, metrics=metrics, episodes=collected.episodes)
+        return StepResult(
+            step=step, snapshot=self.snapshot, metrics=metrics, episodes=collected.episodes, trainer_step=sampled_for
+        )
 
-    async def _roll_out(self, step: int) -> Collected:
+    async def _publish(self, step: int) -> None:
+        self.snapshot = await self._trainer.publish(self._policy)
+        self._rollouts.published(step, self.snapshot)
+        await self._crew.announce(self.snapshot, self._sampler, bound=self._rollouts.bound, saved=self.saved)
+        self._rollouts.begin()
+
+    async def _roll_out(self, step: int, snapshot: Snapshot) -> Collected:
         rollouts = self._crew.config.rollouts
         params = SamplingParams(max_tokens=rollouts.max_tokens, temperature=rollouts.temperature, stop=rollouts.stop)
-        seats = policy_seats(self._crew.environment.environment, self._sampler, self.snapshot, params)
+        seats = policy_seats(self._crew.environment.environment, self._sampler, snapshot, params)
         collected = await self._crew.play(
             "train",
             step=step,
@@ -110,6 +162,7 @@ class Learner:
             group_size=rollouts.group_size,
             seats=seats,
             vary=rollouts.filter == "varied_rewards",
+            shown=lambda: self._awaited == step,
         )
         if len(collected.failures) == len(collected.episodes):
             raise RunError(
@@ -136,8 +189,13 @@ class Learner:
         if self._reference and batch.datums:
             datums, found["kl_reference"] = await self._reference.applied(batch.datums)
             batch = replace(batch, datums=datums)
+        stale: list[Staleness] = []
         for _ in range(config.trainer.epochs if batch.datums else 0):
+            stale.append(staleness(collected.groups, self._policy, trainer_step=self._trainer_step))
             found |= await self._optimise(batch, found["learning_rate"])
+        stale = stale or [staleness(collected.groups, self._policy, trainer_step=self._trainer_step)]
+        found["staleness_mean"] = fmean(entry.mean for entry in stale)
+        found["staleness_max"] = float(max(entry.most for entry in stale))
         return found
 
     async def _optimise(self, batch: PolicyBatch, rate: float) -> dict[str, float]:
@@ -152,6 +210,7 @@ class Learner:
             grad_clip_norm=settings.grad_clip_norm or None,
         )
         done: OptimStepResult = await self._trainer.optim_step(self._policy, params)
+        self._trainer_step = done.step
         metrics = result.metrics
         return {
             **{f"train_{name}": value for name, value in metrics.items()},

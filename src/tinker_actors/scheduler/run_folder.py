@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,8 @@ class RunState:
         base_model: What the policy stands on: the configured model, or the folder that a full warm-up wrote.
         eval_before: Mean reward of the first evaluation.
         seconds: Wall time spent so far.
+        bound: Handles of the snapshots, oldest first, that were published after the steps just before this one and
+            which the groups in flight, and those to come, are sampled with.
     """
 
     step: int
@@ -35,6 +37,7 @@ class RunState:
     base_model: str
     eval_before: float
     seconds: float
+    bound: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +127,8 @@ class RunFolder:
         if not self.state.exists():
             return None
         data: dict[str, Any] = json.loads(self.state.read_text())
-        return RunState(**{field.name: data[field.name] for field in fields(RunState)})
+        bound: list[str] = data.pop("bound", [])
+        return RunState(**data, bound=tuple(bound))
 
     def save_state(self, state: RunState) -> None:
         """Record where the run stands; atomic."""
@@ -135,6 +139,12 @@ class RunFolder:
         for path in (self.base, self.policies):
             if path.exists():
                 shutil.rmtree(path)
+
+    def sweep(self) -> None:
+        """Remove what writers that were killed left half written; nothing refers to it."""
+        for pattern in (".draft-*", ".gone-*", ".*.partial"):
+            for path in [*self.policies.rglob(pattern), *self.root.glob(pattern)]:
+                shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
 
     def forget_after(self, step: int) -> None:
         """Drop the records of steps past `step`: they will be made again."""
@@ -151,13 +161,22 @@ def find_runs(parent: Path) -> list[Path]:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Write a whole text or nothing, durably."""
+    """Write a whole text or nothing, durably; if it fails, what was there stays."""
     temporary = path.with_name(f".{path.name}.partial")
-    with temporary.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    try:
+        with temporary.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)  # else a crash of the machine may undo the renaming
+    finally:
+        os.close(folder)
 
 
 def _fresh(parent: Path) -> Path:

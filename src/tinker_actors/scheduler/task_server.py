@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from dataclasses import asdict, replace
@@ -26,6 +27,8 @@ from tinker_actors.training import Trainer
 POLICY = "policy"
 """The id of a run's policy."""
 
+_PLOT_EVERY = 2.0  # seconds
+
 
 async def run_job(config: RunConfig, folder: RunFolder, observer: RunObserver) -> RunSummary:
     """Run an RL job in its folder. A folder with a saved state goes on from there.
@@ -43,6 +46,7 @@ async def run_job(config: RunConfig, folder: RunFolder, observer: RunObserver) -
     state = folder.load_state()
     observer.started(config.name, folder.root, config.trainer.steps, state.step if state else 0)
     observer.phase(Phase.START, 0, 0)
+    folder.sweep()
     folder.forget_after(state.step if state else -1)
     with JsonlWriter(folder.metrics) as metrics, JsonlWriter(folder.rollouts) as rollouts:
         async with Mesh(nodes=1 + config.rollouts.workers, name=config.name) as mesh:
@@ -65,13 +69,27 @@ class _Job:
         self._began = time.monotonic()
         self._spent = 0.0
         self._reference: Reference | None = None
+        self._plotted = 0.0
         self._shown: Task | None = None  # whose episode is shown before and after training
 
     async def run(self, state: RunState | None) -> RunSummary:
         """From the start, or from a saved state, to the end."""
+        trainer, sampler, versions, state = await (self._begin() if state is None else self._resume(state))
+        learner = Learner(self._crew, trainer, sampler, versions, self._reference)
+        learner.saved = state.bound
+        async with learner.ahead():
+            state, evaluation = await self._steps(learner, trainer, sampler, state)
+        if evaluation is None:
+            evaluation = await self._evaluate(sampler, learner.snapshot, state.step)
+        example = evaluation.of_task(self._shown) if self._shown else evaluation.episodes[0]
+        self._crew.observer.transcript("after", _text(example))
+        return await self._finish(state, evaluation)
+
+    async def _steps(
+        self, learner: Learner, trainer: Trainer, sampler: Sampler, state: RunState
+    ) -> tuple[RunState, Evaluation | None]:
+        """Step after step; the state that was saved last, and the evaluation after the last step if it was due."""
         config = self._crew.config
-        trainer, sampler, snapshot, state = await (self._begin() if state is None else self._resume(state))
-        learner = Learner(self._crew, trainer, sampler, snapshot, self._reference)
         evaluation: Evaluation | None = None
         for step in range(state.step + 1, config.trainer.steps + 1):
             result = await learner.step(step)
@@ -80,18 +98,15 @@ class _Job:
             evaluation = await self._evaluate(sampler, result.snapshot, step) if due else None
             reached = self._reached(evaluation)
             if reached or step == config.trainer.steps or step % config.checkpoints.every == 0:
-                state = await self._save(trainer, step, state)
-            self._plot()
+                state = await self._save(trainer, step, replace(state, bound=learner.bound))
+                learner.saved = state.bound
+            await self._plot_now_and_then()
             if reached:
                 self._crew.observer.note(f"evaluation.stop_at is reached after step {step}: training ends here")
                 break
-        if evaluation is None:
-            evaluation = await self._evaluate(sampler, learner.snapshot, state.step)
-        example = evaluation.of_task(self._shown) if self._shown else evaluation.episodes[0]
-        self._crew.observer.transcript("after", _text(example))
-        return self._finish(state, evaluation)
+        return state, evaluation
 
-    async def _begin(self) -> tuple[Trainer, Sampler, Snapshot, RunState]:
+    async def _begin(self) -> tuple[Trainer, Sampler, dict[int, Snapshot], RunState]:
         config, warmup = self._crew.config, self._crew.config.warmup
         self._crew.folder.discard_unfinished_start()
         base = await warm_up_base(self._crew) if warmup.method == "full" else config.model.name
@@ -120,9 +135,9 @@ class _Job:
         self._shown = example.task
         self._crew.observer.transcript("before", _text(example))
         state = RunState(step=0, checkpoint="", base_model=base, eval_before=evaluation.reward, seconds=0.0)
-        return trainer, sampler, snapshot, await self._save(trainer, 0, state)
+        return trainer, sampler, {0: snapshot}, await self._save(trainer, 0, state)
 
-    async def _resume(self, state: RunState) -> tuple[Trainer, Sampler, Snapshot, RunState]:
+    async def _resume(self, state: RunState) -> tuple[Trainer, Sampler, dict[int, Snapshot], RunState]:
         self._spent = state.seconds
         kept = self._store.get(state.checkpoint)
         for checkpoint in self._store.list(POLICY, "weights"):
@@ -135,8 +150,10 @@ class _Job:
         for snapshot in self._store.list(POLICY):
             await self._crew.registry.announce(snapshot)
         snapshot = await trainer.publish(POLICY)
-        await self._crew.announce(snapshot, sampler)
-        return trainer, sampler, snapshot, state
+        await self._crew.announce(snapshot, sampler, bound=state.bound)
+        first = state.step - len(state.bound)
+        versions = {first + place: self._store.get(handle) for place, handle in enumerate(state.bound)}
+        return trainer, sampler, {**versions, state.step: snapshot}, state
 
     async def _evaluate(self, sampler: Sampler, snapshot: Snapshot, step: int) -> Evaluation:
         evaluation = await evaluate(self._crew, sampler, snapshot, step=step)
@@ -153,11 +170,19 @@ class _Job:
 
     async def _save(self, trainer: Trainer, step: int, state: RunState) -> RunState:
         self._crew.observer.phase(Phase.SAVE, step, self._crew.config.trainer.steps)
-        handle = await trainer.save(POLICY, f"step-{step:06d}")
-        state = replace(state, step=step, checkpoint=handle, seconds=self._seconds())
-        self._crew.folder.save_state(state)
+        try:
+            handle = await trainer.save(POLICY, f"step-{step:06d}")
+            saved = replace(state, step=step, checkpoint=handle, seconds=self._seconds())
+            self._crew.folder.save_state(saved)
+        except Exception as error:  # passed on, with what is safe
+            if state.checkpoint:
+                error.add_note(
+                    f"the state after step {step} could not be saved in {self._crew.folder.root}; that after step "
+                    f"{state.step} is whole: --resume goes on from there"
+                )
+            raise
         self._store.prune(POLICY, keep_last=self._crew.config.checkpoints.keep, kind="weights")
-        return state
+        return saved
 
     def _record(self, result: StepResult) -> None:
         self._metrics.write({"step": result.step, "kind": "step", **result.metrics})
@@ -165,7 +190,7 @@ class _Job:
         failed = [episode for episode in result.episodes if episode.end.is_error]
         shown = valid[: self._crew.config.rollouts.transcripts_per_step]
         for episode in (*shown, *failed):
-            self._rollouts.write(transcript(episode, step=result.step))
+            self._rollouts.write(transcript(episode, trainer_step=result.trainer_step, step=result.step))
         self._crew.observer.step(result.step, result.metrics)
         if valid:
             self._crew.observer.transcript("latest", _text(valid[0]))
@@ -173,6 +198,12 @@ class _Job:
     def _reached(self, evaluation: Evaluation | None) -> bool:
         target = self._crew.config.evaluation.stop_at
         return evaluation is not None and target is not None and evaluation.reward >= target
+
+    async def _plot_now_and_then(self) -> None:
+        """Draw the curve where the last drawing is some seconds old; it takes a while, and steps may be short."""
+        if time.monotonic() - self._plotted > _PLOT_EVERY:
+            await asyncio.to_thread(self._plot)
+            self._plotted = time.monotonic()
 
     def _plot(self) -> None:
         records = read_jsonl(self._crew.folder.metrics)
@@ -183,7 +214,7 @@ class _Job:
             evaluations=[(record["step"], record["reward"]) for record in records if record["kind"] == "evaluation"],
         )
 
-    def _finish(self, state: RunState, evaluation: Evaluation) -> RunSummary:
+    async def _finish(self, state: RunState, evaluation: Evaluation) -> RunSummary:
         records = [record for record in read_jsonl(self._crew.folder.metrics) if record["kind"] == "step"]
         summary = RunSummary(
             reward_first=records[0]["reward"] if records else None,
@@ -193,7 +224,7 @@ class _Job:
             steps=state.step,
             seconds=round(self._seconds(), 2),
         )
-        self._plot()
+        await asyncio.to_thread(self._plot)
         write_atomically(self._crew.folder.summary, json.dumps(asdict(summary), indent=1) + "\n")
         return summary
 
