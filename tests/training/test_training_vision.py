@@ -13,7 +13,7 @@ from tinker_actors.data import EpisodeEnd, Image, ImageChunk, Message, ModelInpu
 from tinker_actors.errors import ConfigError, DataError
 from tinker_actors.models import Renderer, load_base, load_tokenizer
 from tinker_actors.policies import PolicySpec
-from tinker_actors.training import AdamParams, LossConfig
+from tinker_actors.training import LOSS_DEFAULTS, AdamParams, LossConfig
 from tinker_actors.training.engine import TrainingEngine
 
 NAME = "tiny-qwen2-vl"
@@ -92,6 +92,34 @@ def test_every_target_but_those_of_images_gets_a_logprob(engine):
     (row,) = engine.forward(policy, [made], SFT, every_target=True).logprobs
     unsampled = load_base(NAME).vision.rule.unsampled
     assert all((value == 0) == (target in unsampled) for value, target in zip(row, made.targets, strict=True))
+
+
+def test_a_custom_loss_over_whole_rows_trains_all_targets_but_those_of_images(engine):
+    one, two = (engine.create(PolicySpec(base_model=NAME, name=name, seed=1)) for name in "ab")
+    made = ragged()[1]
+    unsampled = load_base(NAME).vision.rule.unsampled
+    found = engine.forward_backward_custom(one, [made], lambda datums, rows: (-rows[0].sum(), {}))
+    text = dataclasses.replace(made, weights=tuple(float(token not in unsampled) for token in made.targets))
+    expected = engine.forward_backward(two, [text], SFT)
+    assert found.loss == pytest.approx(expected.loss, rel=1e-5)
+    other = engine._policies[two].gradients()
+    for key, value in engine._policies[one].gradients().items():
+        torch.testing.assert_close(value, other[key], atol=1e-6, rtol=1e-4, msg=key)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 2.0])
+def test_on_policy_the_ratio_is_1_for_every_loss_with_images_too(engine, temperature):
+    policy = engine.create(PolicySpec(base_model=NAME, name="p"))
+    datums = []
+    for made in ragged():
+        warm = dataclasses.replace(made, temperature=temperature)
+        mask = tuple(int(weight != 0) for weight in made.weights)
+        (row,) = engine.forward(policy, [warm], dataclasses.replace(SFT, micro_batch_tokens=1)).logprobs
+        rl = {"weights": None, "mask": mask, "logprobs": row, "advantages": (1.0,) * len(row)}
+        datums.append(dataclasses.replace(warm, **rl, sampled_tokens=sum(mask)))
+    for name in sorted(set(LOSS_DEFAULTS) - {"cross_entropy"}):
+        metrics = engine.forward(policy, datums, LossConfig(name=name)).metrics
+        assert max(abs(metrics["ratio_min"] - 1), abs(metrics["ratio_max"] - 1)) < 1e-6
 
 
 def test_lora_adapts_the_language_model_and_leaves_the_vision_tower(tmp_path):

@@ -37,7 +37,7 @@ async def forward_backward_custom(
         passes: Its `micro_batch_tokens` and `share_prompts` are used; a `cross_entropy`.
 
     Returns:
-        The callable's loss and metrics, and the log-probs of all targets.
+        The callable's loss and metrics, and the log-probs of all targets; those of images are 0 and pass no gradient.
 
     Raises:
         AlgorithmError: The callable's loss is no number, isn't finite, or doesn't depend on the log-probs; or a

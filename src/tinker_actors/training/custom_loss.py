@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
@@ -31,17 +31,24 @@ SUPERVISED_PASS = LossConfig(name="cross_entropy")
 
 def scorable(datums: Sequence[Datum]) -> list[Datum]:
     """Supervised datums of the same targets, RL ones included: any pass can score them."""
-    return [weighted(datum, [1.0] * datum.scores) for datum in datums]
+    return [weighted(datum, [0.0] * datum.scores) for datum in datums]
 
 
-def weighted(datum: Datum, weights: Sequence[float]) -> Datum:
+def weighted(datum: Datum, weights: Sequence[float], *, without: Collection[int] = ()) -> Datum:
     """The supervised datum of the same targets, or candidates, with these weights in their place.
+
+    Args:
+        datum: Supervised or RL.
+        weights: One per log-prob of the datum.
+        without: Tokens that get weight 0 whatever is given for them.
 
     Raises:
         DataError: Not one weight per log-prob of the datum.
     """
     if len(weights) != datum.scores:
         raise DataError(f"{datum.where}: {len(weights)} gradients for {datum.scores} log-probs; one each is needed")
+    tokens = itertools.chain.from_iterable(datum.topk_targets or (datum.targets,))
+    weights = [0.0 if token in without else weight for token, weight in zip(tokens, weights, strict=True)]
     rl_rows = {"mask": None, "logprobs": None, "advantages": None, "reference_logprobs": None, "sampled_tokens": 0}
     if datum.topk_targets is None:
         return replace(datum, **rl_rows, scale=1.0, weights=tuple(weights))

@@ -165,7 +165,11 @@ class TrainingEngine:
         """
         if len(gradients) != len(datums):
             raise DataError(f"{len(gradients)} rows of gradients for {len(datums)} datums; one each is needed")
-        rows = [weighted(datum, [-value for value in row]) for datum, row in zip(datums, gradients, strict=True)]
+        unsampled = self._unsampled()
+        rows = [
+            weighted(datum, [-value for value in row], without=unsampled)
+            for datum, row in zip(datums, gradients, strict=True)
+        ]
         self.forward_backward(policy_id, rows, passes, proceed=proceed)
 
     def forward_backward_custom(
@@ -270,6 +274,10 @@ class TrainingEngine:
         if spec.base_model not in (self.base_model, self.base.name):
             raise ConfigError(f"base_model is {spec.base_model!r}; this trainer trains policies of {self.base_model!r}")
 
+    def _unsampled(self) -> tuple[int, ...]:
+        """Tokens that have no log-prob, because no policy of the model ever samples them."""
+        return () if self.base.vision is None else self.base.vision.rule.unsampled
+
     def _work(self, policy_id: str, datums: Sequence[Datum], loss: LossConfig) -> Work:
         policy = self._policy(policy_id)
         base = self.base
@@ -288,7 +296,7 @@ class TrainingEngine:
         results: dict[int, ForwardBackwardResult] = {}
         together: list[int] = []
         blocks: list[list[Block]] = []
-        unsampled = () if self.base.vision is None else self.base.vision.rule.unsampled
+        unsampled = self._unsampled()
         for index, work in enumerate(works):
             examples = examples_of(work.datums, every_target=every_target, unsampled=unsampled)
             if self._lora is None:
