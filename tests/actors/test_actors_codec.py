@@ -297,3 +297,30 @@ async def test_a_cancel_that_arrives_before_its_request_still_cancels_it() -> No
         serving.ask([env.ASK, 12345, log.address.id, "note", ["late"], None, None])
         serving.ask([env.ASK, 12346, log.address.id, "note", ["kept"], None, None])
         assert await log.read() == ["kept"]
+
+
+def test_large_arrays_of_one_shape_arrive_equal_whatever_their_layout() -> None:
+    """The head of what was sent before is used again; the elements never are."""
+    codec, reader = Codec(), Codec()
+    plain = np.arange(40_000, dtype=np.float32).reshape(200, 200)
+    layouts = [
+        plain,
+        plain + 1,
+        plain.T,
+        plain[::-1],
+        plain.astype(">f4"),
+        plain.astype(np.int32),
+        plain.reshape(400, 100),
+    ]
+    for array in [*layouts, *layouts]:
+        frames: list[Any] = []
+        back = reader.decode(codec.encode([array], frames), frames)[0]
+        assert len(frames) == 1
+        assert (back.dtype, back.shape) == (array.dtype, array.shape)
+        np.testing.assert_array_equal(back, array)
+        with pytest.raises(CodecError, match="did not come"):
+            reader.decode(codec.encode([array], []))
+    for number in range(200):  # more shapes than are kept
+        array = np.zeros((70_000 + number,), np.uint8)
+        frames = []
+        assert reader.decode(codec.encode(array, frames), frames).shape == array.shape

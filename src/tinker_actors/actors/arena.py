@@ -151,7 +151,8 @@ class Arena:
 
     def allocate(self, size: int) -> Block | None:
         """A block of at least `size` bytes with one holder, or None if the limit or the system allows no more."""
-        self._sweep()
+        if self._unheld:
+            self._sweep()
         wanted = size_class(size)
         free = self._free.get(wanted)
         if not free:

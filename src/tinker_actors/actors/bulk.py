@@ -7,6 +7,7 @@ import contextlib
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tinker_actors.actors import arena as shared_memory
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
     from tinker_actors.actors.lane import Lane
     from tinker_actors.actors.leases import Borrower
 
-INLINE = 2 << 20  # bytes copied on the loop in one turn; more goes to a thread
+INLINE = 2 << 20  # bytes copied on the loop in `INLINE_EVERY` seconds; more goes to the threads
+INLINE_EVERY = 0.0002  # about as long as the copy takes
 THREADS = 2
 PIECE = 4 << 20  # bytes
 R = TypeVar("R")
@@ -40,7 +42,8 @@ class Bulk:
         self._arena: Arena | None = None
         self._threads: ThreadPoolExecutor | None = None
         self._copying = 0
-        self._copied = 0  # bytes, inline, in this turn of the loop
+        self._copied = 0  # bytes, on the loop, since `_since`
+        self._since = 0.0
         self._lanes: set[Lane] = set()
         self.returning: deque[Borrower] = deque()
         self.closed = False
@@ -92,11 +95,13 @@ class Bulk:
         return tensor.copy_(value.detach())
 
     def copies_now(self, size: int) -> bool:
-        """Whether `size` bytes, which this counts, may be copied on the loop in this turn."""
+        """Whether `size` bytes, which this counts, may be copied on the loop now."""
+        now = perf_counter()  # the loop's own time may stand still for a turn, and count milliseconds
+        if now - self._since > INLINE_EVERY:
+            self._since = now
+            self._copied = 0
         if self._copying or self._copied + size > INLINE:
             return False
-        if not self._copied:
-            self.loop.call_soon(self._next_turn)
         self._copied += size
         return True
 
@@ -155,9 +160,6 @@ class Bulk:
             self._threads.shutdown(wait=False, cancel_futures=True)
         if self._arena is not None:
             self._arena.close()
-
-    def _next_turn(self) -> None:
-        self._copied = 0
 
 
 def _copy(pieces: Iterator[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]) -> None:

@@ -35,7 +35,7 @@ LARGE = 1 << 20  # bytes
 LOAN, TRANSFER, MADE = 0, 1, 2
 OFFER, ACCEPT, FREE, DROP, RECEIVED, MAKE = 3, 4, 5, 6, 7, 8
 
-_pack = packing.packer(None, None).pack
+_pack = packing.plain_encoder()
 
 
 class Parcel:
@@ -103,6 +103,9 @@ class Lane:
 
         The keys are the ids of the actors that it is for, or minus the id of what is answered.
         """
+        if len(frames) == 1 and not self.waiting and (descriptor := self._describe(frames[0])) is not None:
+            self._link.put(data, [memoryview(descriptor)], now=now)
+            return
         parcel = Parcel(data, frames, keys, now)
         for index, frame in enumerate(frames):
             descriptor = self._describe(frame)
@@ -124,7 +127,8 @@ class Lane:
                 block = self._lent.pop(lease, None)
                 if arena is not None and block is not None:
                     arena.release(block)
-            self._bulk.tell_dropped()
+            if arena is not None and arena.dropped:
+                self._bulk.tell_dropped()
         elif kind == OFFER:
             pid, fd, name = value
             self._control(ACCEPT, self._borrower.accept(pid, fd, name))

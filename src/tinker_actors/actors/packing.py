@@ -50,7 +50,7 @@ class Reader(Protocol):
 Ext: Callable[[int, bytes], Any] = _msgpack.ExtType
 
 
-def packer(default: Callable[[Any], Any] | None, unicode_errors: str | None) -> Packer:
+def packer(default: Callable[[Any], Any], unicode_errors: str | None) -> Packer:
     """An encoder that hands to `default` every value whose type is not exactly one of msgpack's own."""
     return cast(Packer, _msgpack.Packer(default=default, strict_types=True, unicode_errors=unicode_errors))
 

@@ -187,7 +187,7 @@ class PeerTable:
         """Make the way for large data beside a new link; `connect` makes its own connection when it needs one."""
         from tinker_actors.actors.lane import Lane
 
-        pack = packing.packer(None, None).pack
+        pack = packing.plain_encoder()
 
         def control(kind: int, value: object) -> None:
             link.put(pack([envelope.BULK, kind, value]))
@@ -202,7 +202,7 @@ class PeerTable:
 
     def find_frames(self, identity: bytes, data: bytes, frames: Sequence[Frame]) -> tuple[bytes, Sequence[Frame]]:
         """A batch, and its frames with what their descriptors name; none if it is a chunk of large data, or bad."""
-        peer = self.known.get(identity.removesuffix(SUFFIX))
+        peer = self.known.get(identity.removesuffix(SUFFIX) if frames else identity)
         try:
             if peer is None or peer.lane is None:
                 raise CodecError("large data from a node that has not said hello")
