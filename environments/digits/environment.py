@@ -59,7 +59,7 @@ def data_set() -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
         from sklearn.datasets import load_digits
     except ImportError as error:
         raise ConfigError("the digits come with scikit-learn; pip install 'tinker-actors[digits]'") from error
-    pixels, labels = load_digits(return_X_y=True)
+    pixels, labels = (np.asarray(part) for part in load_digits(return_X_y=True))
     order = np.random.RandomState(0).permutation(len(labels))
     images = np.rint(pixels.reshape(-1, 8, 8) * (255 / 16)).astype(np.uint8)
     return images[order], labels[order].astype(np.int64)

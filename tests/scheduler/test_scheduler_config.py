@@ -83,6 +83,16 @@ def test_the_resolved_configuration_reads_back_equal(tmp_path: Path):
     assert folder.load_config(("--trainer.steps", "99")).trainer.steps == 99
 
 
+def test_a_policy_of_all_weights_has_no_adapter_to_configure(tmp_path: Path):
+    full = [*ENVIRONMENT, "--policy.kind", "full", "--output", str(tmp_path / "run")]
+    config = load_config(None, full)
+    assert RunFolder.create(config).load_config().policy.kind == "full"
+    with pytest.raises(ConfigError, match="which has no rank and no alpha"):
+        load_config(None, [*full, "--policy.rank", "4", "--policy.alpha", "8"])
+    with pytest.raises(ConfigError, match=r"warmup.method is 'lora', but policy.kind 'full' has no adapter"):
+        load_config(None, [*full, "--warmup.method", "lora"])
+
+
 def test_a_run_folder_that_holds_something_is_not_overwritten(tmp_path: Path):
     (tmp_path / "precious").write_text("x")
     with pytest.raises(RunError, match="is not empty"):

@@ -29,11 +29,22 @@ class ModelSection(Section):
 
 
 class PolicySection(Section):
-    """The policy that learns: a LoRA adapter on the frozen base."""
+    """The policy that learns: a LoRA adapter on the frozen base, or a copy of all its weights."""
 
+    kind: Literal["lora", "full"] = "lora"
+    """`lora` trains an adapter, `full` all weights; the keys below are the adapter's."""
     rank: int = Field(default=16, ge=1)
     alpha: float = Field(default=32.0, gt=0)
     target_modules: Literal["all-linear"] | tuple[str, ...] = "all-linear"
+
+    @model_validator(mode="after")
+    def _refuse_an_adapter_s_keys_without_one(self) -> PolicySection:
+        # a run's own folder writes every key down, so it is the value that tells
+        fields = type(self).model_fields
+        given = [name for name in ("rank", "alpha", "target_modules") if getattr(self, name) != fields[name].default]
+        if self.kind == "full" and given:
+            raise ValueError(f"policy.kind is 'full', which has no {' and no '.join(given)}; leave them out")
+        return self
 
 
 class EnvironmentSection(Section):
@@ -215,6 +226,10 @@ class RunConfig(Section):
 
     @model_validator(mode="after")
     def _refuse_what_cannot_work(self) -> RunConfig:
+        if self.policy.kind == "full" and self.warmup.method == "lora":
+            raise ValueError(
+                "warmup.method is 'lora', but policy.kind 'full' has no adapter; 'full' is needed, or 'none'"
+            )
         try:
             self.loss_config()
         except ConfigError as error:

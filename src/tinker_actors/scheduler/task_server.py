@@ -114,6 +114,7 @@ class _Job:
         sampler = await self._crew.spawn_sampler(base)
         spec = PolicySpec(
             base_model=base,
+            kind=config.policy.kind,
             rank=config.policy.rank,
             alpha=config.policy.alpha,
             target_modules=config.policy.target_modules,
