@@ -70,6 +70,7 @@ class Codec:
         self._unicode_errors: str | None = None
         self._packers: list[packing.Packer] = [self._packer()]
         self.write: Callable[[Any], bytes] = packing.plain_encoder()
+        self._unpack = packing.unpacker(self._hook)
         self._written: dict[tuple[Any, tuple[int, ...]], Any] = {}  # what stands for arrays that were sent before
         self._read: dict[bytes, tuple[str, list[int]]] = {}  # the same of those that came
         self._depth = 0
@@ -184,9 +185,6 @@ class Codec:
         finally:
             self._unicode_errors = None
             self._packers = kept
-
-    def _unpack(self, data: bytes) -> Any:
-        return packing.unpack(data, self._hook)
 
     # Writing
 

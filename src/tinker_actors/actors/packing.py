@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, Protocol, cast
 
@@ -77,6 +78,11 @@ def reader(ext_hook: Callable[[int, bytes], Any]) -> Reader:
 def pack(value: Any) -> bytes:
     """Plain data as msgpack."""
     return cast(bytes, _msgpack.packb(value))
+
+
+def unpacker(ext_hook: Callable[[int, bytes], Any]) -> Callable[[bytes], Any]:
+    """`unpack` with a hook, without a call of its own."""
+    return functools.partial(_msgpack.unpackb, ext_hook=ext_hook, strict_map_key=False, unicode_errors="surrogatepass")
 
 
 def unpack(data: bytes, ext_hook: Callable[[int, bytes], Any]) -> Any:
