@@ -118,6 +118,9 @@ def _add_sample(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     sample = commands.add_parser("sample", help="talk to a trained policy")
     sample.add_argument("run", metavar="RUN", help="a run folder")
     sample.add_argument("--prompt", help="what to say; read line by line from standard input if not given")
+    sample.add_argument(
+        "--image", action="append", default=[], help="an image file to show before the prompt; repeatable"
+    )
     sample.add_argument("--system", help="a system message before it")
     sample.add_argument("--max-tokens", type=int, default=64, help="new tokens at most (default: %(default)s)")
     sample.add_argument("--temperature", type=float, default=0.0, help="0 is greedy (default: %(default)s)")

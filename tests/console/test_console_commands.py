@@ -298,6 +298,8 @@ def test_an_environment_that_raises_ends_the_run_with_the_cause(start: Callable[
         (["run", "{tmp}", "--resume"], "is not a run folder"),
         (["run", "--trainer.steps", "3", "{tmp}/absent.py"], "absent.py"),
         (["sample", "{tmp}", "--prompt", "x"], "is not a run folder"),
+        (["sample", "{tmp}", "--image", "x.png"], "--image goes with --prompt"),
+        (["sample", "{tmp}", "--image", "{tmp}/absent.png", "--prompt", "x"], "absent.png can't be read"),
         (["models", "fetch", "gpt-9"], "can't be fetched"),
     ],
 )

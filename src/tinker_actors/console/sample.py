@@ -5,15 +5,16 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
 from rich.text import Text
 
 from tinker_actors.actors import Mesh
-from tinker_actors.data import Message, derive_seed
+from tinker_actors.data import Image, Message, derive_seed
 from tinker_actors.environments import PolicyAgent
-from tinker_actors.errors import ConfigError, UnknownPolicyError
+from tinker_actors.errors import ConfigError, DataError, UnknownPolicyError
 from tinker_actors.models import Renderer, load_tokenizer
 from tinker_actors.policies import Snapshot, SnapshotStore
 from tinker_actors.sampling import Sampler, SamplingParams
@@ -27,23 +28,26 @@ def sample_command(options: argparse.Namespace) -> int:
         The exit code.
 
     Raises:
-        ConfigError: The folder is no run, or an option can't work.
+        ConfigError: The folder is no run, an option can't work, or an image can't be read.
         UnknownPolicyError: The run has no snapshot, or none of that handle.
         SamplingError: A sampling option is out of its range.
     """
     if options.samples < 1 or (options.prompt is None and options.samples > 1):
         raise ConfigError(f"--samples is {options.samples}; at least 1 is needed, and more than 1 goes with --prompt")
+    if options.image and options.prompt is None:
+        raise ConfigError("--image goes with --prompt; give both")
+    images = [_image(path) for path in options.image]
     params = SamplingParams(
         max_tokens=options.max_tokens, temperature=options.temperature, top_p=options.top_p, top_k=options.top_k
     )
     try:
-        asyncio.run(_talk(options, params))
+        asyncio.run(_talk(options, params, images))
     except KeyboardInterrupt:
         return 130
     return 0
 
 
-async def _talk(options: argparse.Namespace, params: SamplingParams) -> None:
+async def _talk(options: argparse.Namespace, params: SamplingParams, images: Sequence[Image]) -> None:
     folder = RunFolder(Path(options.run))
     config, snapshot = folder.load_config(), _snapshot(folder, options.snapshot)
     renderer = Renderer(load_tokenizer(config.model.name), config.model.chat_template)
@@ -69,7 +73,7 @@ async def _talk(options: argparse.Namespace, params: SamplingParams) -> None:
         ]
         opening = [Message(role="system", content=options.system)] if options.system else []
         if options.prompt is not None:
-            messages = [*opening, Message(role="user", content=options.prompt)]
+            messages = [*opening, Message.of(*images, options.prompt)]
             for action in await asyncio.gather(*(agent.act(messages) for agent in agents)):
                 console.print(Text(action.text), soft_wrap=True)
             return
@@ -87,6 +91,13 @@ def _snapshot(folder: RunFolder, handle: str | None) -> Snapshot:
         raise UnknownPolicyError(f"{folder.root} has no snapshot yet; has its run got past the warm-up?")
     # a warm-up policy has checkpoints at most: only what learns is published
     return store.latest(policies[0])
+
+
+def _image(path: str) -> Image:
+    try:
+        return Image.of(Path(path).read_bytes())
+    except (OSError, DataError) as error:
+        raise ConfigError(f"--image {path} can't be read: {error}") from error
 
 
 def _read_line() -> str:
