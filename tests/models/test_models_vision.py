@@ -7,13 +7,15 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from peft import LoraConfig, get_peft_model
 from transformers import PreTrainedTokenizerFast
 
 from tinker_actors.data import Image, ImageChunk, Message, ModelInput
 from tinker_actors.errors import ModelError
-from tinker_actors.models import Renderer, load_base, load_tokenizer, resolve, save_model_directory
+from tinker_actors.models import MultiLoraModel, Renderer, load_base, load_tokenizer, resolve, save_model_directory
 from tinker_actors.models.images import ImageRule, read_image_rule
 from tinker_actors.models.tiny_vision import MODEL_TYPES
+from tinker_actors.models.vision import Vision
 
 NAMES = [f"tiny-{name}" for name in MODEL_TYPES]
 PAD = 9
@@ -166,6 +168,23 @@ def test_inputs_that_the_model_would_misread_are_refused():
         vision.positions([wrong(token_count=5)])
 
 
+def test_pixels_that_a_sampler_prepared_can_be_trained_on():
+    spec = resolve("tiny-qwen2-vl")
+    vision = Vision.read(spec.tokenizer_path)
+    with torch.inference_mode():
+        first = vision.pixels(vision.rule.chunk(image(32, 32)))
+    assert not first.patches.is_inference()
+    assert vision.pixels(vision.rule.chunk(image(32, 32))) is first  # kept, not prepared again
+
+
+def test_an_adapter_of_the_vision_tower_is_refused(tmp_path):
+    base = load_base("tiny-qwen2-vl")
+    config = LoraConfig(r=2, target_modules=["qkv"], task_type="CAUSAL_LM")
+    get_peft_model(base.skeleton(), config).save_pretrained(tmp_path)
+    with pytest.raises(ModelError, match=r"adapts model\.visual\.blocks\.0\.attn\.qkv, which the base does not have"):
+        MultiLoraModel(base.skeleton()).load(tmp_path)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_a_saved_model_loads_with_its_image_rule(name, tmp_path):
     base = load_base(name)
@@ -186,7 +205,7 @@ def test_a_saved_model_loads_with_its_image_rule(name, tmp_path):
 
 QWEN2_5 = {"min_pixels": 3136, "max_pixels": 12845056, "patch_size": 14, "merge_size": 2}
 QWEN3 = {"size": {"shortest_edge": 65536, "longest_edge": 16777216}, "patch_size": 16}
-SAVED = {"image_processor": {"patch_size": 16, "size": {"shortest_edge": 4, "longest_edge": 9}}}
+SAVED = {"image_processor": {"patch_size": 16, "size": {"shortest_edge": 4096, "longest_edge": 9216}}}
 
 
 @pytest.mark.parametrize(
@@ -194,7 +213,7 @@ SAVED = {"image_processor": {"patch_size": 16, "size": {"shortest_edge": 4, "lon
     [
         ({"preprocessor_config.json": QWEN2_5}, (14, 3136, 12845056)),
         ({"preprocessor_config.json": QWEN3}, (16, 65536, 16777216)),
-        ({"processor_config.json": SAVED}, (16, 4, 9)),
+        ({"processor_config.json": SAVED}, (16, 4096, 9216)),
         ({}, (14, 3136, 1003520)),
     ],
 )
@@ -204,5 +223,8 @@ def test_the_rule_is_read_from_every_layout_of_published_models(tmp_path, proces
         (tmp_path / name).write_text(json.dumps(content))
     rule = read_image_rule(tmp_path)
     assert (rule.patch, rule.min_pixels, rule.max_pixels) == wanted
+    grid = rule.grid(300, 200)
+    shown = Image.of(np.zeros((200, 300, 3), np.uint8))
+    assert tuple(Vision(rule, tmp_path).pixels(rule.chunk(shown)).grid.tolist()) == (1, 2 * grid[0], 2 * grid[1])
     assert rule.reserved == {151655, 151656}
     assert rule.unsampled == (151652, 151653, 151655, 151656)
