@@ -182,6 +182,22 @@ def test_a_snapshot_loads_in_plain_peft(tmp_path, name):
     merged.release()
 
 
+@pytest.mark.parametrize("kind", ["lora", "full"])
+def test_gradient_checkpointing_computes_layers_again_and_changes_no_gradient(engine, kind):
+    gradients, calls = [], []
+    for checkpointing in (False, True):
+        policy = engine.create(PolicySpec(base_model=NAME, name=f"p{checkpointing}", kind=kind, seed=3))
+        layer = engine._policies[policy].model.model.language_model.layers[0].mlp
+        count = [0]
+        layer.register_forward_pre_hook(lambda *_, count=count: count.__setitem__(0, count[0] + 1))
+        engine.forward_backward(policy, ragged(), dataclasses.replace(SFT, gradient_checkpointing=checkpointing))
+        gradients.append(engine._policies[policy].gradients())
+        calls.append(count[0])
+    assert calls[1] == 2 * calls[0]
+    for key, value in gradients[0].items():
+        torch.testing.assert_close(gradients[1][key], value, atol=1e-6, rtol=1e-5, msg=key)
+
+
 def test_images_that_can_not_be_trained_on_are_refused_by_name(engine, tmp_path):
     policy = engine.create(PolicySpec(base_model=NAME, name="p"))
     good = ragged()[0]

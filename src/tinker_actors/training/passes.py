@@ -72,7 +72,7 @@ def run_pass(
     slots = [slot for _, _, slot in members]
     using = lora.using([*slots, NO_ADAPTER], tokens_per_row=[*counts, padding]) if lora else contextlib.nullcontext()
     remember = backward and any(work.loss.gradient_checkpointing for work, _, _ in members)
-    with torch.set_grad_enabled(backward), using, packed(model), _recomputing(model, remember):
+    with torch.set_grad_enabled(backward), using, packed(model), recomputing(model, remember):
         hidden_PH = _hidden(model, [block for _, block, _ in members], padding)
         losses: list[Tensor] = []
         for (work, block, _), places_PH in zip(members, hidden_PH, strict=True):
@@ -120,7 +120,7 @@ def _scores(work: Work, block: Block, hidden_PH: Tensor) -> tuple[Tensor, Tensor
 
 
 @contextlib.contextmanager
-def _recomputing(model: PreTrainedModel, wanted: bool) -> Iterator[None]:
+def recomputing(model: PreTrainedModel, wanted: bool) -> Iterator[None]:
     """Keep only what enters each layer, and compute the rest again in the backward pass."""
     if not wanted:
         yield

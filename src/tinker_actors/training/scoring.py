@@ -19,6 +19,7 @@ from tinker_actors.models.vision import Vision
 from tinker_actors.training.batching import MicroBatch
 from tinker_actors.training.contract import ForwardBackwardResult
 from tinker_actors.training.head import LOWEST_LOGPROB
+from tinker_actors.training.passes import recomputing
 from tinker_actors.training.work import Work
 
 
@@ -34,9 +35,10 @@ def run_padded(
         proceed: Called before each micro-batch; what it raises ends the work.
     """
     entropy_gradient = work.loss.entropy_coefficient != 0
+    remember = backward and work.loss.gradient_checkpointing
     for batch in batches:
         proceed()
-        with torch.set_grad_enabled(backward):
+        with torch.set_grad_enabled(backward), recomputing(work.policy.model, remember):
             found = score(work.policy.model, batch, work.policy.base.vision, entropy_gradient=entropy_gradient)
             loss = work.take(*found, batch.slots_N)
             if loss is not None:
