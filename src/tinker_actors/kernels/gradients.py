@@ -52,16 +52,17 @@ class _Residual(torch.autograd.Function):
         *weights: Tensor,
     ) -> Tensor:
         work = torch.float64 if y_TO.dtype == torch.float64 else torch.float32
+        segments = [segment for segment, _ in parts]
         shrunk: list[Tensor] = []
-        for segment, index in parts:
-            a_RI, b_OR = weights[2 * index].to(work), weights[2 * index + 1].to(work)
-            y_NO = _rows(y_TO, plan, segment)
+        rows = zip(parts, _rows(y_TO, plan, segments), _rows(x_TI, plan, segments), strict=True)
+        for (segment, index), y_NO, x_NI in rows:
+            a_RI, b_OR = _as(work, weights[2 * index]), _as(work, weights[2 * index + 1])
             try:
-                shrunk_NR = torch.mm(_rows(x_TI, plan, segment).to(work), a_RI.t())
+                shrunk_NR = torch.mm(_as(work, x_NI), a_RI.t())
                 if segment.start is not None and y_NO.dtype == work:
                     y_NO.addmm_(shrunk_NR, b_OR.t(), alpha=scales[index])
                 else:
-                    _put(y_TO, torch.addmm(y_NO.to(work), shrunk_NR, b_OR.t(), alpha=scales[index]), plan, segment)
+                    _put(y_TO, torch.addmm(_as(work, y_NO), shrunk_NR, b_OR.t(), alpha=scales[index]), plan, segment)
             except RuntimeError as error:
                 raise KernelError(
                     f"slot {segment.slot}: A {tuple(a_RI.shape)} and B {tuple(b_OR.shape)} do not fit "
@@ -85,27 +86,35 @@ class _Residual(torch.autograd.Function):
         covered = sum(segment.count for segment, _ in parts) == plan.rows
         fresh = torch.empty_like if covered else torch.zeros_like
         dx_TI = fresh(x_TI) if needs_x else None
-        for (segment, index), shrunk_NR in zip(parts, shrunk, strict=True):
-            a_RI, b_OR = weights[2 * index].to(work), weights[2 * index + 1].to(work)
+        segments = [segment for segment, _ in parts]
+        rows = zip(parts, shrunk, _rows(dy_TO, plan, segments), _rows(x_TI, plan, segments), strict=True)
+        for (segment, index), shrunk_NR, dy_NO, x_NI in rows:
+            a_RI, b_OR = weights[2 * index], weights[2 * index + 1]
+            dy_NO = _as(work, dy_NO)
             # the scale goes onto the narrow products only
-            dy_NO = _rows(dy_TO, plan, segment).to(work)
-            ds_NR = torch.mm(dy_NO, b_OR).mul_(ctx.scales[index])
+            ds_NR = torch.mm(dy_NO, _as(work, b_OR)).mul_(ctx.scales[index])
             if needs_weights[2 * index]:
-                x_NI = _rows(x_TI, plan, segment).to(work)
-                found[2 * index] = torch.mm(ds_NR.t(), x_NI).to(weights[2 * index].dtype)
+                found[2 * index] = _as(a_RI.dtype, torch.mm(ds_NR.t(), _as(work, x_NI)))
             if needs_weights[2 * index + 1]:
-                db_OR = torch.mm(dy_NO.t(), shrunk_NR).mul_(ctx.scales[index])
-                found[2 * index + 1] = db_OR.to(weights[2 * index + 1].dtype)
+                found[2 * index + 1] = _as(b_OR.dtype, torch.mm(dy_NO.t(), shrunk_NR).mul_(ctx.scales[index]))
             if dx_TI is not None:
-                _put(dx_TI, torch.mm(ds_NR, a_RI), plan, segment)
+                _put(dx_TI, torch.mm(ds_NR, _as(work, a_RI)), plan, segment)
         return (dy_TO if needs_y else None, dx_TI, None, None, None, *found)
 
 
-def _rows(matrix: Tensor, plan: RowPlan, segment: Segment) -> Tensor:
-    """A segment's rows: a view where they lie together, else a copy."""
-    if segment.start is not None:
-        return matrix.narrow(0, segment.start, segment.count)
-    return matrix.index_select(0, _index(plan, segment, matrix.device))
+def _rows(matrix: Tensor, plan: RowPlan, segments: Sequence[Segment]) -> list[Tensor]:
+    """The rows of each segment: views where they lie together, else copies."""
+    return [
+        matrix.narrow(0, segment.start, segment.count)
+        if segment.start is not None
+        else matrix.index_select(0, _index(plan, segment, matrix.device))
+        for segment in segments
+    ]
+
+
+def _as(dtype: torch.dtype, tensor: Tensor) -> Tensor:
+    # a conversion to the same dtype copies nothing, yet costs as much as a small product
+    return tensor if tensor.dtype == dtype else tensor.to(dtype)
 
 
 def _put(matrix: Tensor, rows: Tensor, plan: RowPlan, segment: Segment) -> None:

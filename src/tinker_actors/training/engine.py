@@ -302,7 +302,7 @@ class TrainingEngine:
             if self._lora is None:
                 batches = plain_batches(examples, work.loss.micro_batch_tokens)
                 results[index] = run_padded(work, batches, backward=backward, proceed=proceed)
-            elif work.policy.adapter() is None:
+            elif work.policy.adapter is None:
                 results[index] = run_alone(work, self._pack(examples, work.loss), backward=backward, proceed=proceed)
             else:
                 together.append(index)

@@ -26,6 +26,11 @@ CHUNK = 128
 LOWEST_LOGPROB = -1e4
 
 
+def is_frozen(head: nn.Module) -> bool:
+    """Whether the head is the base's own."""
+    return type(head) is nn.Linear and not any(parameter.requires_grad for parameter in head.parameters())
+
+
 def head_scores(
     head: nn.Module,
     hidden_PH: Tensor,
@@ -48,8 +53,7 @@ def head_scores(
     Returns:
         logprobs_N in fp32, with gradients where enabled; entropy_P in fp32.
     """
-    frozen = type(head) is nn.Linear and not any(parameter.requires_grad for parameter in head.parameters())
-    if frozen:
+    if is_frozen(head):
         return _FrozenHead.apply(  # pyright: ignore[reportReturnType]
             hidden_PH, head.weight, head.bias, temperatures_P, distributions_N, targets_N, entropy_gradient
         )

@@ -1,4 +1,4 @@
-# ruff: noqa: N803, N806 (tensor names bear shape suffixes)
+# ruff: noqa: N806 (tensor names bear shape suffixes)
 """Passes over the base that several policies share.
 
 Each policy's batch is cut into blocks as if it were alone; a pass takes the next block of as many policies as fit. A
@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
+from typing import TypeAlias
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
@@ -22,13 +23,17 @@ from tinker_actors.kernels import NO_ADAPTER
 from tinker_actors.models.lora import MultiLoraModel
 from tinker_actors.training.attention import packed, spans_of
 from tinker_actors.training.contract import ForwardBackwardResult
-from tinker_actors.training.head import head_scores
+from tinker_actors.training.head import head_scores, is_frozen
 from tinker_actors.training.packing import Block
 from tinker_actors.training.work import Work
 
 # A matrix product takes other ways through its rows where they are few, and vector instructions others through the last
 # elements; with a whole number of these every row is computed alike in every pass.
 ROW_MULTIPLE = 16
+
+
+Member: TypeAlias = tuple[Work, Block, int]
+"""A work, its block in a pass, and the slot of its adapter."""
 
 
 def passes_of(blocks: Sequence[Sequence[Block]], budget: int) -> Iterator[list[tuple[int, Block]]]:
@@ -55,7 +60,7 @@ def passes_of(blocks: Sequence[Sequence[Block]], budget: int) -> Iterator[list[t
 def run_pass(
     model: PreTrainedModel,
     lora: MultiLoraModel | None,
-    members: Sequence[tuple[Work, Block, int]],
+    members: Sequence[Member],
     *,
     backward: bool,
 ) -> None:
@@ -64,7 +69,7 @@ def run_pass(
     Args:
         model: The model that computes.
         lora: Its adapters, where it holds any.
-        members: The work, its block and the slot of its adapter.
+        members: Who takes part.
         backward: Whether gradients are added to the policies' parameters.
     """
     counts = [len(block) for _, block, _ in members]
@@ -75,8 +80,8 @@ def run_pass(
     with torch.set_grad_enabled(backward), using, packed(model), recomputing(model, remember):
         hidden_PH = _hidden(model, [block for _, block, _ in members], padding)
         losses: list[Tensor] = []
-        for (work, block, _), places_PH in zip(members, hidden_PH, strict=True):
-            loss = work.take(*_scores(work, block, places_PH), block.slots_N)
+        for (work, block, _), scores in zip(members, _scores(members, hidden_PH), strict=True):
+            loss = work.take(*scores, block.slots_N)
             losses += [] if loss is None else [loss]
         if losses:
             # every policy's share has gradient 1, so a sum that isn't finite spoils nobody's
@@ -102,21 +107,48 @@ def _hidden(model: PreTrainedModel, blocks: Sequence[Block], padding: int) -> li
     return found
 
 
-def _scores(work: Work, block: Block, hidden_PH: Tensor) -> tuple[Tensor, Tensor]:
-    head = work.policy.model.get_output_embeddings()
+def _scores(members: Sequence[Member], hidden: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
+    """Log-probs and entropies of each block's targets; a head that isn't trained is read once for all."""
+    found: dict[int, tuple[Tensor, Tensor]] = {}
+    heads = [_head(work.policy.model) for work, _, _ in members]
+    frozen = [index for index, head in enumerate(heads) if is_frozen(head)]
+    # a head that isn't trained is the base's own, whoever's module it is
+    groups = [frozen] if frozen else []
+    groups += [[index] for index in range(len(members)) if index not in frozen]
+    for group in groups:
+        pairs = [members[index][:2] for index in group]
+        scores = _head_scores(heads[group[0]], pairs, [hidden[index] for index in group])
+        found |= dict(zip(group, scores, strict=True))
+    return [found[index] for index in range(len(members))]
+
+
+def _head(model: PreTrainedModel) -> nn.Module:
+    head = model.get_output_embeddings()
     if head is None:
-        raise ModelError(f"{type(work.policy.model).__name__} has no output head; a causal language model is needed")
-    device = hidden_PH.device
-    distributions_N = block.distributions_N.to(device)
+        raise ModelError(f"{type(model).__name__} has no output head; a causal language model is needed")
+    return head
+
+
+def _head_scores(
+    head: nn.Module, pairs: Sequence[tuple[Work, Block]], hidden: Sequence[Tensor]
+) -> list[tuple[Tensor, Tensor]]:
+    """What one head gives for some blocks, each block's targets by themselves."""
+    device = hidden[0].device
+    counts = [rows.shape[0] for rows in hidden]
+    padding = -sum(counts) % ROW_MULTIPLE
+    firsts = [sum(counts[:index]) for index in range(len(counts))]
+    blocks = [block for _, block in pairs]
+    distributions = [block.distributions_N + first for block, first in zip(blocks, firsts, strict=True)]
     logprobs_N, entropy_P = head_scores(
         head,
-        hidden_PH,
-        block.temperatures_P.to(device),
-        distributions_N,
-        block.targets_N.to(device),
-        entropy_gradient=work.loss.entropy_coefficient != 0,
+        torch.cat([*hidden, hidden[0].new_zeros(padding, hidden[0].shape[1])]),
+        torch.cat([*(block.temperatures_P for block in blocks), torch.ones(padding)]).to(device),
+        torch.cat(distributions).to(device),
+        torch.cat([block.targets_N for block in blocks]).to(device),
+        entropy_gradient=any(work.loss.entropy_coefficient != 0 for work, _ in pairs),
     )
-    return logprobs_N, entropy_P[distributions_N]
+    logprobs = logprobs_N.split([block.targets_N.shape[0] for block in blocks])
+    return [(own_N, entropy_P[places_N.to(device)]) for own_N, places_N in zip(logprobs, distributions, strict=True)]
 
 
 @contextlib.contextmanager
@@ -166,7 +198,7 @@ def run_joint(
         proceed: Called before each pass; what it raises ends the passes.
     """
     budget = max(work.loss.micro_batch_tokens for work in works)
-    adapters = [adapter for work in works if (adapter := work.policy.adapter()) is not None]
+    adapters = [adapter for work in works if (adapter := work.policy.adapter) is not None]
     with lora.attached(adapters) as slots:
         for members in passes_of(blocks, budget):
             proceed()

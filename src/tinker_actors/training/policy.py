@@ -30,6 +30,8 @@ class TrainedPolicy:
         spec: What it was made from.
         model: The module tree, LoRA layers and all; its base weights are the process's shared ones (lora).
         parameters: The trained parameters by name.
+        adapter: The trained matrices themselves, by layer and without the head's, for a model that serves many
+            adapters; None if the policy isn't an adapter, or adapts more than linear layers.
         step: Optimizer steps behind it.
         pending: How many forward_backward calls its gradients hold.
         parent: Handle that its next snapshot's weights grow from.
@@ -47,30 +49,11 @@ class TrainedPolicy:
         else:
             self.model = full_model(base)
         self.parameters = {name: value for name, value in self.model.named_parameters() if value.requires_grad}
+        self.adapter = self._adapter()
         self.optimizer = Adam(self.parameters)
         self.step = self.pending = 0
         self.parent: str | None = None
         self.snapshot: str | None = None
-
-    def adapter(self) -> Adapter | None:
-        """The trained matrices themselves, by layer, for a model that serves many adapters; without the head's.
-
-        Returns:
-            None if the policy isn't an adapter, or adapts more than linear layers.
-        """
-        if self._adapted is None:
-            return None
-        head = self.model.get_output_embeddings()
-        weights: dict[str, AdapterWeights] = {}
-        for path, module in self.model.named_modules():
-            if not isinstance(module, LoraLayer) or module is head:
-                continue
-            if not isinstance(module.get_base_layer(), nn.Linear):
-                return None
-            (name,) = module.lora_A
-            a, b = (self.parameters[f"{path}.lora_{part}.{name}.weight"] for part in "AB")
-            weights[path] = AdapterWeights(a=a, b=b, scale=float(module.scaling[name]))
-        return Adapter(path=Path(self.policy_id), weights=weights)
 
     @contextlib.contextmanager
     def accumulating(self) -> Iterator[None]:
@@ -168,6 +151,21 @@ class TrainedPolicy:
             pending=self.pending,
             snapshot=self.snapshot,
         )
+
+    def _adapter(self) -> Adapter | None:
+        if self._adapted is None:
+            return None
+        head = self.model.get_output_embeddings()
+        weights: dict[str, AdapterWeights] = {}
+        for path, module in self.model.named_modules():
+            if not isinstance(module, LoraLayer) or module is head:
+                continue
+            if not isinstance(module.get_base_layer(), nn.Linear):
+                return None
+            (name,) = module.lora_A
+            a, b = (self.parameters[f"{path}.lora_{part}.{name}.weight"] for part in "AB")
+            weights[path] = AdapterWeights(a=a, b=b, scale=float(module.scaling[name]))
+        return Adapter(path=Path(self.policy_id), weights=weights)
 
     def _merge(self) -> PreTrainedModel:
         """Fold the LoRA layers into own copies of the weights that they adapt; the policy can't be used after."""

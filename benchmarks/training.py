@@ -1,0 +1,209 @@
+"""Training steps against PEFT with a plain transformers loop, TRL's trainer, and this package one policy at a time.
+
+    python -m benchmarks.training [--quick] [--json FILE] [--rounds N] [--cases A,B] [--systems A,B]
+                                  [--threads N] [--clock wall|processor] [--peers-python FILE]
+
+Every system trains the same model (SmolLM2-135M from the cache, else random weights of its shape) on the same batch
+with the same adapter, in a process of its own. In each round of a case the systems take their turns one after another,
+in an order that rotates; what is printed are medians over the rounds. On a machine with other work to do
+`--clock processor` counts processor time, which moves less. `--peers-python` is the interpreter for peers that live in
+another environment.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks import table
+from benchmarks.training_peers import CASES, SYSTEMS
+
+OURS = "tinker_actors"
+PEERS = frozenset({"trl"})
+ROUNDS, QUICK_ROUNDS = 5, 3
+MODEL = "smollm2-135m"
+
+
+class Driver:
+    """One system's process.
+
+    Attributes:
+        system: The system.
+        missing: Packages that it lacks.
+        failed: Cases that it couldn't do, and why.
+    """
+
+    def __init__(self, system: str, model: Path, threads: int, python: str) -> None:
+        self.system = system
+        root = Path(__file__).parents[1]
+        command = [python, "-m", "benchmarks.training_peers.driver", system, str(model), str(threads)]
+        # a thread that spins while it waits takes the processor from the others
+        environment = {**os.environ, "OMP_WAIT_POLICY": "PASSIVE", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "0"}
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=root, env=environment
+        )
+        self.missing: list[str] = self._read()["missing"]
+        self.failed: dict[str, str] = {}
+
+    def measure(self, case: str, size: int) -> dict[str, float] | None:
+        """One step's tokens, seconds and peak memory, or None where the system failed."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps([case, size]) + "\n")
+        self.process.stdin.flush()
+        answer = self._read()
+        if "error" in answer:
+            self.failed[case] = answer["error"]
+            return None
+        return answer
+
+    def close(self) -> None:
+        """End the process."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.close()
+        try:
+            self.process.wait(20)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self.process.stdout.close()
+
+    def _read(self) -> Any:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"the process of {self.system} ended; its error output says why")
+        return json.loads(line)
+
+
+class Run:
+    """All rounds of the chosen cases."""
+
+    def __init__(self, drivers: Sequence[Driver], *, rounds: int, quick: bool, clock: str) -> None:
+        self.drivers, self.rounds, self.quick, self.clock = list(drivers), rounds, quick, clock
+        self.load: list[float] = []
+        self.rows: list[table.Row] = []
+        self.ratios: dict[tuple[str, str], float] = {}
+
+    def case(self, name: str) -> list[table.Row]:
+        """The rows of one case: every round, after one to warm up with and to find out who can't."""
+        case = CASES[name]
+        taking = [driver for driver in self.drivers if driver.system in case.systems]
+        taking = [driver for driver in taking if driver.measure(name, 1) is not None]
+        size = case.quick if self.quick else case.size
+        rates: dict[str, list[float]] = {driver.system: [] for driver in taking}
+        peaks: dict[str, list[float]] = {driver.system: [] for driver in taking}
+        for number in range(self.rounds):
+            self.load.append(os.getloadavg()[0])
+            for position in range(len(taking)):
+                driver = taking[(number + position) % len(taking)]
+                answer = driver.measure(name, size)
+                if answer is not None:
+                    rates[driver.system].append(answer["tokens"] / answer[self.clock])
+                    peaks[driver.system].append(answer["peak"])
+        rows = [
+            *self._rows(f"{name}_tokens_per_s", "tokens/s", rates),
+            *self._rows(f"{name}_peak_memory", "MB", peaks),
+        ]
+        self.rows += rows
+        return rows
+
+    def _rows(self, name: str, unit: str, values: dict[str, list[float]]) -> list[table.Row]:
+        rows: list[table.Row] = []
+        for system, figures in values.items():
+            if not figures:
+                continue
+            rows.append(table.summarise(name, system, unit, figures))
+            if system != OURS and len(values.get(OURS, ())) == len(figures):
+                self.ratios[name, system] = table.paired_ratio(values[OURS], figures)
+        return rows
+
+
+def model_directory(scratch: Path) -> tuple[Path, str]:
+    """A directory with the model, and what it holds."""
+    from tinker_actors.models.cache import cache_dir
+
+    fetched = cache_dir() / "models" / MODEL
+    if (fetched / "config.json").is_file():
+        return fetched, MODEL
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    from tinker_actors.models import save_model_directory
+
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=49152,
+        hidden_size=576,
+        intermediate_size=1536,
+        num_hidden_layers=30,
+        num_attention_heads=9,
+        num_key_value_heads=3,
+        max_position_embeddings=8192,
+        tie_word_embeddings=True,
+    )
+    made = save_model_directory(LlamaForCausalLM(config), "tiny-llama", scratch / "model")
+    return made, f"random weights of the shape of {MODEL}, which isn't fetched"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """See the module."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.training", description="Compare training steps.")
+    parser.add_argument("--quick", action="store_true", help="small batches, a few minutes")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the rows to FILE")
+    parser.add_argument("--rounds", type=int, help=f"rounds of each case ({ROUNDS}; {QUICK_ROUNDS} with --quick)")
+    parser.add_argument("--cases", help="only these, separated by commas", default=",".join(CASES))
+    parser.add_argument("--systems", help="only these, separated by commas", default=",".join(SYSTEMS))
+    parser.add_argument("--threads", type=int, default=os.cpu_count(), help="threads of each system (all cores)")
+    parser.add_argument("--clock", choices=("wall", "processor"), default="wall", help="what a second is (wall)")
+    parser.add_argument("--peers-python", default=sys.executable, metavar="FILE", help="interpreter for trl")
+    options = parser.parse_args(arguments)
+    cases, systems = options.cases.split(","), options.systems.split(",")
+    for kind, chosen, known in (("case", cases, CASES), ("system", systems, SYSTEMS)):
+        for name in chosen:
+            if name not in known:
+                parser.error(f"unknown {kind} {name!r}; there are: {', '.join(known)}")
+
+    drivers: list[Driver] = []
+    with tempfile.TemporaryDirectory() as scratch:
+        model, what = model_directory(Path(scratch))
+        try:
+            for system in systems:
+                python = options.peers_python if system in PEERS else sys.executable
+                driver = Driver(system, model, options.threads, python)
+                if driver.missing:
+                    driver.close()
+                    print(f"left out: {system}, {driver.missing[0]} is not installed")
+                else:
+                    drivers.append(driver)
+            rounds = options.rounds or (QUICK_ROUNDS if options.quick else ROUNDS)
+            run = Run(drivers, rounds=rounds, quick=options.quick, clock=options.clock)
+            for name in cases:
+                print(table.render(run.case(name), run.ratios), flush=True)
+        finally:
+            for driver in drivers:
+                driver.close()
+    for driver in drivers:
+        for case, error in driver.failed.items():
+            print(f"failed: {case} of {driver.system}\n{error}")
+    load = run.load or [os.getloadavg()[0]]
+    print(
+        f"{what}; {options.threads} of {os.cpu_count()} cores, seconds of the {options.clock} clock; "
+        f"{platform.machine()}, Python {platform.python_version()}; "
+        f"load {statistics.median(load):.2f} (from {min(load):.2f} to {max(load):.2f})"
+    )
+    if options.json is not None:
+        table.save([*run.rows, table.summarise("load", "machine", "processes", load)], options.json)
+
+
+if __name__ == "__main__":
+    main()
