@@ -97,10 +97,9 @@ class Ahead:
         # a run that was resumed with a larger `ahead` lacks the older versions: the next newer one is less stale
         wanted = max(0, step - 1 - self._ahead)
         version = min(known for known in self._versions if known >= wanted)
-        played = self._played(step, self._versions[version])
+        played = self._played(step, self._versions[version], time.monotonic())
         self._tasks[step] = asyncio.create_task(played, name=f"rollouts of step {step}")
 
-    async def _played(self, step: int, snapshot: Snapshot) -> Played:
-        began = time.monotonic()
+    async def _played(self, step: int, snapshot: Snapshot, began: float) -> Played:
         collected = await self._play(step, snapshot)
         return Played(collected=collected, began=began, ended=time.monotonic())

@@ -254,6 +254,12 @@ class RunConfig(Section):
                 f"rollouts.max_staleness is {rollouts.max_staleness}; the last of trainer.epochs {epochs} is "
                 f"{epochs - 1} optimizer steps away from what sampled it: at least {epochs - 1} is needed"
             )
+        if self.steps_ahead and self.algorithm.loss == "dro":
+            raise ValueError(
+                f"algorithm.loss is 'dro' and rollouts.submit_ahead is {rollouts.submit_ahead}; dro doesn't weight "
+                "what an older snapshot sampled by the probability ratio, so that its gradient would be biased: a loss "
+                "that does, such as 'ppo' or 'importance_sampling', is needed"
+            )
         if rollouts.refresh == "turn" and rollouts.lockstep == "off":
             raise ValueError(
                 "rollouts.refresh is 'turn' and rollouts.lockstep is 'off'; snapshots change at the points where "
