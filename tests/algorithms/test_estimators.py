@@ -1,60 +1,107 @@
-"""Advantages and aggregations against values worked out by hand."""
+"""Advantages of groups, their batches and aggregations against values worked out by hand."""
 
 from __future__ import annotations
 
+import itertools
 import math
+import statistics
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tinker_actors.algorithms import ESTIMATORS, demonstration_datums, estimator, factors, policy_batches
+from tinker_actors.algorithms import (
+    GROUP_ESTIMATORS,
+    AdvantageConfig,
+    AdvantageName,
+    Estimator,
+    demonstration_datums,
+    estimator,
+    factors,
+    policy_batches,
+)
 from tinker_actors.data import Episode, EpisodeEnd, Group, ModelInput, Task, Trajectory, Turn, TurnEnd
 from tinker_actors.errors import AlgorithmError
 
 
-def test_rewards_of_one_task_are_centred_on_their_own_mean():
-    assert estimator("grpo_no_std")([1, 0, 1, 0]) == [0.5, -0.5, 0.5, -0.5]
-    assert estimator("dr_grpo")([1, 0, 1, 0]) == [0.5, -0.5, 0.5, -0.5]
-    assert estimator("grpo")([1, 0, 1, 0]) == [1.0, -1.0, 1.0, -1.0]
-    assert estimator("rloo")([1, 0, 1, 0]) == pytest.approx([2 / 3, -2 / 3, 2 / 3, -2 / 3])
+def of_group(name: str, rewards: Sequence[float]) -> list[float]:
+    return GROUP_ESTIMATORS[name](rewards)
 
 
-@pytest.mark.parametrize("name", ESTIMATORS)
-@pytest.mark.parametrize("rewards", [[1, 1, 1, 1], [0.1] * 7, [0.1 + 0.2] * 3])
-def test_equal_rewards_give_exactly_zero(name: str, rewards: list[float]):
-    assert estimator(name)(rewards) == [0.0] * len(rewards)
+def named(name: AdvantageName) -> Estimator:
+    return estimator(AdvantageConfig(name=name))
 
 
-@pytest.mark.parametrize("name", [name for name in ESTIMATORS if name != "rloo"])
-def test_a_group_of_one_gives_exactly_zero(name: str):
-    assert estimator(name)([3.0]) == [0.0]
+def test_rewards_of_one_task_are_centred_on_their_own_mean():  # L9
+    assert of_group("grpo_no_std", [1, 0, 1, 0]) == [0.5, -0.5, 0.5, -0.5]
+    assert of_group("dr_grpo", [1, 0, 1, 0]) == [0.5, -0.5, 0.5, -0.5]
+    assert of_group("grpo", [1, 0, 1, 0]) == [1.0, -1.0, 1.0, -1.0]
+    assert of_group("rloo", [1, 0, 1, 0]) == pytest.approx([2 / 3, -2 / 3, 2 / 3, -2 / 3])
+    assert of_group("leave_one_out", [1, 0, 1, 0]) == pytest.approx([4 / 3, -4 / 3, 4 / 3, -4 / 3])
+    assert of_group("max_rl", [1, 0, 1, 0]) == [1.0, -1.0, 1.0, -1.0]
+    assert of_group("max_rl", [1, 0, 0, 0]) == [3.0, -1.0, -1.0, -1.0]
 
 
-def test_leaving_one_out_of_one_is_refused():
-    with pytest.raises(AlgorithmError, match="group of 1"):
-        estimator("rloo")([1.0])
+@pytest.mark.parametrize("name", GROUP_ESTIMATORS)
+@pytest.mark.parametrize("rewards", [[1, 1, 1, 1], [0.1] * 7, [0.1 + 0.2] * 3, [0.0, 0.0]])
+def test_equal_rewards_give_exactly_zero(name: str, rewards: list[float]):  # L8
+    assert of_group(name, rewards) == [0.0] * len(rewards)
 
 
-def test_unknown_names_and_rewards_that_are_not_finite_are_refused():
-    with pytest.raises(AlgorithmError, match="'gppo'"):
-        estimator("gppo")
+@pytest.mark.parametrize("name", [name for name in GROUP_ESTIMATORS if name not in ("rloo", "leave_one_out")])
+def test_a_group_of_one_gives_exactly_zero(name: str):  # L8
+    assert of_group(name, [3.0]) == [0.0]
+
+
+@pytest.mark.parametrize("name", ["rloo", "leave_one_out"])
+def test_leaving_one_out_of_one_is_refused(name: str):  # L8
+    with pytest.raises(AlgorithmError, match=f"{name} got a group of 1"):
+        of_group(name, [1.0])
+
+
+def test_rewards_that_no_estimator_can_take_are_refused():
     with pytest.raises(AlgorithmError, match="reward 1 of a group is nan"):
-        estimator("grpo")([1.0, math.nan])
+        of_group("grpo", [1.0, math.nan])
+    with pytest.raises(AlgorithmError, match="max_rl got a reward of -1"):
+        of_group("max_rl", [1.0, -1.0])
 
 
-@given(st.lists(st.floats(-100, 100), min_size=2, max_size=12))
+REWARDS = st.lists(st.floats(0, 100), min_size=2, max_size=12)
+
+
+@given(REWARDS)
 def test_leave_one_out_equals_its_definition(rewards: list[float]):
     expected = [reward - (math.fsum(rewards) - reward) / (len(rewards) - 1) for reward in rewards]
-    assert estimator("rloo")(rewards) == pytest.approx(expected, abs=1e-9)
+    assert of_group("rloo", rewards) == pytest.approx(expected, abs=1e-9)
+    if (deviation := statistics.pstdev(rewards)) > 1e-6:
+        scaled = [value / deviation for value in expected]
+        assert of_group("leave_one_out", rewards) == pytest.approx(scaled, rel=1e-6, abs=1e-6)
+        assert of_group("grpo", rewards) == pytest.approx(
+            [(reward - statistics.fmean(rewards)) / deviation for reward in rewards], rel=1e-6, abs=1e-6
+        )
 
 
-@given(st.lists(st.floats(-100, 100), min_size=2, max_size=12))
+@given(REWARDS)
 def test_advantages_are_finite_and_sum_to_zero(rewards: list[float]):
-    for estimate in ESTIMATORS.values():
+    for estimate in GROUP_ESTIMATORS.values():
         values = estimate(rewards)
         assert all(math.isfinite(value) for value in values)
         assert math.fsum(values) == pytest.approx(0, abs=1e-6)
+
+
+@pytest.mark.parametrize("failures", range(1, 6))
+def test_max_rl_averages_to_the_truncated_gradient_of_the_log_likelihood(failures: int):
+    count, chance = 6, failures / 6
+    total = 0.0
+    for wins in itertools.product([1.0, 0.0], repeat=count):
+        likelihood = math.prod(chance if win else 1 - chance for win in wins)
+        # the score of a Bernoulli in p
+        scores = [1 / chance if win else -1 / (1 - chance) for win in wins]
+        terms = zip(of_group("max_rl", wins), scores, strict=True)
+        total += likelihood * math.fsum(value * score for value, score in terms) / count
+    # log p has the gradient 1 / p, the sum over k of (1 - p)^k, of which n samples reach n - 1 terms
+    assert total == pytest.approx(math.fsum((1 - chance) ** k for k in range(count - 1)))
 
 
 def test_aggregations_follow_their_table():
@@ -102,7 +149,7 @@ def advantages(datums: object) -> list[float]:
 def test_groups_are_keyed_by_task_and_seat():
     one = group(episode("1", {"x": 1, "o": -1}), episode("2", {"x": 0, "o": 0}))
     two = group(episode("3", {"x": 5, "o": 2}, seed=1), episode("4", {"x": 3, "o": 2}, seed=1))
-    batches = policy_batches([one, two], estimator("grpo_no_std"), "token_sum")
+    batches = policy_batches([one, two], named("grpo_no_std"), "token_sum")
     assert advantages(batches["policy-x"].datums) == [0.5, -0.5, 1.0, -1.0]
     assert advantages(batches["policy-o"].datums) == [-0.5, 0.5]
     assert (batches["policy-o"].groups, batches["policy-o"].flat_groups) == (2, 1)
@@ -110,17 +157,24 @@ def test_groups_are_keyed_by_task_and_seat():
 
 def test_a_failed_episode_leaves_a_smaller_group():
     members = [episode(str(number), {"x": reward}) for number, reward in enumerate([1, 0, 0])]
-    batches = policy_batches(
-        [group(*members, episode("9", {"x": 0}, failed=True))], estimator("grpo_no_std"), "token_sum"
-    )
+    batches = policy_batches([group(*members, episode("9", {"x": 0}, failed=True))], named("grpo_no_std"), "token_sum")
     assert advantages(batches["policy-x"].datums) == pytest.approx([2 / 3, -1 / 3, -1 / 3])
-    assert batches["policy-x"].trajectories == 3
+    assert (batches["policy-x"].trajectories, batches["policy-x"].failed) == (3, 1)
+
+
+@pytest.mark.parametrize("name", ["rloo", "leave_one_out", "pass_at_k"])
+def test_a_group_that_failures_leave_too_small_gives_no_signal(name: AdvantageName):
+    lost = [episode(str(number), {"x": 0}, failed=True) for number in range(3)]
+    (batch,) = policy_batches([group(episode("9", {"x": 1}), *lost)], named(name), "token_sum").values()
+    assert (batch.datums, batch.trajectories, batch.failed) == ((), 1, 3)
+    with pytest.raises(AlgorithmError, match="group of 1"):
+        policy_batches([group(episode("9", {"x": 1}))], named(name), "token_sum")
 
 
 def test_frozen_seats_are_neither_trained_nor_counted():
     batches = policy_batches(
         [group(episode("1", {"x": 1, "o": -1}, frozen="o"), episode("2", {"x": 0, "o": 0}, frozen="o"))],
-        estimator("grpo"),
+        named("grpo"),
         "token_sum",
     )
     assert set(batches) == {"policy-x"}
@@ -130,7 +184,7 @@ def test_frozen_seats_are_neither_trained_nor_counted():
 def test_token_mean_counts_tokens_of_trajectories_without_signal():
     flat = group(episode("1", {"x": 1}), episode("2", {"x": 1}))
     signal = group(episode("3", {"x": 1}, seed=1), episode("4", {"x": 0}, seed=1))
-    batches = policy_batches([flat, signal], estimator("grpo_no_std"), "token_mean")
+    batches = policy_batches([flat, signal], named("grpo_no_std"), "token_mean")
     assert advantages(batches["policy-x"].datums) == pytest.approx([0.5 / 8, -0.5 / 8])
 
 

@@ -46,6 +46,25 @@ def test_override_values_are_toml_where_they_can_be_and_text_elsewhere(arguments
         ([*ENVIRONMENT, "--algorithm.name", "gppo"], "algorithm.name is 'gppo'; input should be 'grpo'"),
         ([*ENVIRONMENT, "--rollouts.temperature", "0"], "rollouts.temperature is 0; input should be greater than 0"),
         ([*ENVIRONMENT, "--rollouts.group-size", "1"], "rollouts.group_size is 1"),
+        (
+            [*ENVIRONMENT, "--algorithm.name", "pass_at_k", "--rollouts.group-size", "3"],
+            "algorithm.name 'pass_at_k' compares at least 4 episodes of a task",
+        ),
+        (
+            [*ENVIRONMENT, "--algorithm.pass-k", "4"],
+            "algorithm.pass_k is 4, but grpo has no such setting; its settings are []",
+        ),
+        (
+            [*ENVIRONMENT, "--algorithm.name", "turn_returns", "--algorithm.discount", "1.5"],
+            "algorithm.discount is 1.5; a number from 0 to 1 is needed",
+        ),
+        (
+            [
+                *(*ENVIRONMENT, "--algorithm.name", "reinforce_pp", "--rollouts.group-size", "1"),
+                *("--rollouts.filter", "varied_rewards"),
+            ],
+            "rollouts.filter is 'varied_rewards' and rollouts.group_size is 1",
+        ),
         ([*ENVIRONMENT, "--name", "a/b"], "name is 'a/b'"),
         ([*ENVIRONMENT, "--seed"], "--seed has no value"),
         ([*ENVIRONMENT, "seed"], "argument 'seed' is not understood"),

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tinker_actors.algorithms.aggregation import Aggregation, factors
-from tinker_actors.algorithms.estimators import Estimator
-from tinker_actors.data import Datum, Group, Trajectory, rl_datums
+from tinker_actors.algorithms.estimators import Estimator, SeatGroup
+from tinker_actors.data import Datum, Group, rl_datums
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,6 +17,7 @@ class PolicyBatch:
     Attributes:
         datums: Trajectories with a nonzero advantage, the only ones with a gradient, unless all were asked for.
         trajectories: How many trainable trajectories the batch was made of.
+        failed: How many episodes were left out because they failed.
         action_tokens: How many tokens were sampled in them.
         groups: How many (task, seat) groups there were.
         flat_groups: How many of those had equal rewards throughout.
@@ -24,9 +25,61 @@ class PolicyBatch:
 
     datums: tuple[Datum, ...]
     trajectories: int
+    failed: int
     action_tokens: int
     groups: int
     flat_groups: int
+
+
+def seat_groups(groups: Sequence[Group]) -> dict[str, list[SeatGroup]]:
+    """For each policy its groups, one per task and seat with trainable trajectories."""
+    found: dict[str, list[SeatGroup]] = {}
+    for group in groups:
+        for seat in group.trainable_seats:
+            members = group.trajectories(seat)
+            if policies := {trajectory.policy for trajectory in members if trajectory.policy is not None}:
+                own = SeatGroup(
+                    environment=group.task.environment, seat=seat, members=members, failed=len(group.failed)
+                )
+                found.setdefault(policies.pop(), []).append(own)
+    return found
+
+
+def policy_batch(
+    groups: Sequence[SeatGroup],
+    estimate: Estimator,
+    aggregation: Aggregation,
+    *,
+    constant: int | None = None,
+    keep_flat: bool = False,
+) -> PolicyBatch:
+    """One policy's batch: advantages over its groups, then the aggregation over its trajectories.
+
+    Args:
+        groups: The policy's, as of `seat_groups`.
+        estimate: The advantage estimator.
+        aggregation: How the losses of the trajectories become one.
+        constant: Tokens, for the aggregation `constant`.
+        keep_flat: Make datums of trajectories whose advantage is 0 too: KL penalties, entropy bonuses and value losses
+            move them.
+    """
+    members = [trajectory for group in groups for trajectory in group.members]
+    signals = [signal for own in estimate(groups) for signal in own]
+    scales = factors(aggregation, [trajectory.action_tokens for trajectory in members], constant=constant)
+    datums = [
+        datum
+        for trajectory, signal, scale in zip(members, signals, scales, strict=True)
+        if keep_flat or not signal.is_flat
+        for datum in rl_datums(trajectory, signal.advantage, scale=scale, returns=signal.returns, values=signal.values)
+    ]
+    return PolicyBatch(
+        datums=tuple(datums),
+        trajectories=len(members),
+        failed=sum(group.failed for group in groups),
+        action_tokens=sum(trajectory.action_tokens for trajectory in members),
+        groups=len(groups),
+        flat_groups=sum(len(set(group.rewards)) == 1 for group in groups),
+    )
 
 
 def policy_batches(
@@ -37,38 +90,8 @@ def policy_batches(
     constant: int | None = None,
     keep_flat: bool = False,
 ) -> dict[str, PolicyBatch]:
-    """Each policy's batch: advantages over every (task, seat), then the aggregation over the policy's trajectories.
-
-    With `keep_flat` trajectories whose advantage is 0 have datums too: KL penalties and entropy bonuses move them.
-    """
-    batches: dict[str, PolicyBatch] = {}
-    by_policy: dict[str, list[list[Trajectory]]] = {}
-    for policy, members in _seat_groups(groups):
-        by_policy.setdefault(policy, []).append(members)
-    for policy, seat_groups in by_policy.items():
-        flat = [trajectory for members in seat_groups for trajectory in members]
-        advantages = [estimate([trajectory.reward for trajectory in members]) for members in seat_groups]
-        scales = factors(aggregation, [trajectory.action_tokens for trajectory in flat], constant=constant)
-        signal = [value for values in advantages for value in values]
-        datums = [
-            datum
-            for trajectory, advantage, scale in zip(flat, signal, scales, strict=True)
-            if keep_flat or advantage != 0.0
-            for datum in rl_datums(trajectory, advantage, scale=scale)
-        ]
-        batches[policy] = PolicyBatch(
-            datums=tuple(datums),
-            trajectories=len(flat),
-            action_tokens=sum(trajectory.action_tokens for trajectory in flat),
-            groups=len(seat_groups),
-            flat_groups=sum(not any(values) for values in advantages),
-        )
-    return batches
-
-
-def _seat_groups(groups: Sequence[Group]) -> Iterator[tuple[str, list[Trajectory]]]:
-    for group in groups:
-        for seat in group.trainable_seats:
-            members = list(group.trajectories(seat))
-            if policies := {trajectory.policy for trajectory in members if trajectory.policy is not None}:
-                yield policies.pop(), members
+    """Each policy's batch; see `policy_batch`."""
+    return {
+        policy: policy_batch(own, estimate, aggregation, constant=constant, keep_flat=keep_flat)
+        for policy, own in seat_groups(groups).items()
+    }

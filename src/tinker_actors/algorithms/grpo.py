@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
-from tinker_actors.algorithms.estimators import centred
+from tinker_actors.algorithms.estimators import centred, spread
 
 
 def grpo(rewards: Sequence[float]) -> list[float]:
@@ -15,7 +14,7 @@ def grpo(rewards: Sequence[float]) -> list[float]:
     [1.0, -1.0, 1.0, -1.0]
     """
     values = centred(rewards)
-    deviation = math.sqrt(math.fsum(value * value for value in values) / max(len(values), 1))
+    deviation = spread(values)
     return [value / deviation for value in values] if deviation > 0 else values
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tinker_actors.algorithms.estimators import centred
-from tinker_actors.errors import AlgorithmError
+from tinker_actors.algorithms.estimators import centred, others_needed
 
 
 def rloo(rewards: Sequence[float]) -> list[float]:
@@ -17,6 +16,5 @@ def rloo(rewards: Sequence[float]) -> list[float]:
     Raises:
         AlgorithmError: The group has one member: there are no others.
     """
-    if len(rewards) == 1:
-        raise AlgorithmError("rloo got a group of 1; leaving one out needs a group_size of at least 2")
+    others_needed("rloo", rewards)
     return [value * len(rewards) / (len(rewards) - 1) for value in centred(rewards)]

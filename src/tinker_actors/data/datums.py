@@ -34,6 +34,8 @@ from tinker_actors.errors import DataError
 
 T = TypeVar("T")
 
+_OPTIONAL_RL_ROWS = ("reference_logprobs", "returns", "values")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Datum:
@@ -51,6 +53,8 @@ class Datum:
         advantages: Advantage of each sampled target, 0 elsewhere, shape (n,); None if supervised.
         reference_logprobs: Natural log-prob of each sampled target under a reference policy at the same temperature,
             shape (n,); read where the mask is 1 only. None where no KL to a reference is wanted.
+        returns: What a value head is trained towards at each sampled target, 0 elsewhere, shape (n,); None without one.
+        values: What the value head said there when advantages were made of it, 0 elsewhere, shape (n,).
         sampled_tokens: How many tokens the policy sampled; the mask's sum must equal it.
         temperature: The temperature of the log-probs; the trainer divides its logits by it.
         scale: Multiplies every term of the datum's loss, penalties too: how a summed loss becomes a mean.
@@ -66,6 +70,8 @@ class Datum:
     logprobs: tuple[float, ...] | None = None
     advantages: tuple[float, ...] | None = None
     reference_logprobs: tuple[float, ...] | None = None
+    returns: tuple[float, ...] | None = None
+    values: tuple[float, ...] | None = None
     sampled_tokens: int = 0
     temperature: float = 1.0
     scale: float = 1.0
@@ -86,7 +92,7 @@ class Datum:
             self._check_images("mask", self.mask or ())
             return
         kind = "topk_targets" if self.weights is None else "weights"
-        for name in ("mask", "logprobs", "advantages", "reference_logprobs"):
+        for name in ("mask", "logprobs", "advantages", *_OPTIONAL_RL_ROWS):
             if getattr(self, name) is not None:
                 raise DataError(f"{self.where}: {name} and {kind} exclude each other; {kind} mark supervised data")
         if self.weights is None:
@@ -135,8 +141,9 @@ class Datum:
         _check_row(self.where, "mask", self.mask, length)
         _check_row(self.where, "logprobs", self.logprobs, length)
         _check_row(self.where, "advantages", self.advantages, length)
-        if self.reference_logprobs is not None:
-            _check_row(self.where, "reference_logprobs", self.reference_logprobs, length)
+        for name in _OPTIONAL_RL_ROWS:
+            if getattr(self, name) is not None:
+                _check_row(self.where, name, getattr(self, name), length)
         for position, bit in enumerate(self.mask):
             if bit not in (0, 1):
                 raise DataError(f"{self.where}: mask[{position}] is {bit}; 0 or 1 is needed")
@@ -159,24 +166,35 @@ class Datum:
         return len(self.targets)
 
 
-def rl_datums(trajectory: Trajectory, advantage: float | Sequence[float], *, scale: float = 1.0) -> tuple[Datum, ...]:
+def rl_datums(
+    trajectory: Trajectory,
+    advantage: float | Sequence[float | Sequence[float]],
+    *,
+    scale: float = 1.0,
+    returns: Sequence[Sequence[float]] | None = None,
+    values: Sequence[Sequence[float]] | None = None,
+) -> tuple[Datum, ...]:
     """RL datums of a trajectory; every sampled token is trained exactly once.
 
     Turns whose observations continue the tokens held share a datum; one that restarts begins another.
 
     Args:
         trajectory: Sampled by a policy, with log-probs.
-        advantage: One for all turns, or one per turn.
+        advantage: One for all turns, or one per turn, or for a turn one per action token.
         scale: The datums' scale, for a named aggregation of the sum-reduced losses.
+        returns: What a value head is trained towards: a row per turn with one per action token.
+        values: What it said, in the same shape.
 
     Raises:
-        DataError: Log-probs are missing, the sampling was truncated (top-p, top-k) or greedy, so that the trainer
-            could not reproduce its distribution, or temperatures differ within a datum. Names seat and turn.
+        DataError: A row doesn't have one entry per turn or action token; log-probs are missing; the sampling was
+            truncated (top-p, top-k) or greedy, so that the trainer could not reproduce its distribution; or
+            temperatures differ within a datum. Names seat and turn.
     """
     turns = trajectory.turns
-    per_turn = [advantage] * len(turns) if isinstance(advantage, int | float) else list(advantage)
-    if len(per_turn) != len(turns):
-        raise DataError(f"seat {trajectory.seat!r}: {len(per_turn)} advantages for {len(turns)} turns")
+    entries = [advantage] * len(turns) if isinstance(advantage, int | float) else list(advantage)
+    per_token = _per_token(trajectory, "advantages", entries)
+    returns = None if returns is None else _per_token(trajectory, "returns", returns)
+    values = None if values is None else _per_token(trajectory, "values", values)
     for number, turn in enumerate(turns):
         _check_sampled(f"seat {trajectory.seat!r}, turn {number}", turn)
     datums: list[Datum] = []
@@ -189,9 +207,9 @@ def rl_datums(trajectory: Trajectory, advantage: float | Sequence[float], *, sca
                 targets=whole.tokens[1:],
                 mask=_targets_row(span, 0, lambda turn, _: [1] * len(turn.action)),
                 logprobs=_targets_row(span, 0.0, lambda turn, _: turn.logprobs or ()),
-                advantages=_targets_row(
-                    span, 0.0, lambda turn, index, first=start: [per_turn[first + index]] * len(turn.action)
-                ),
+                advantages=_rows_of(span, start, per_token),
+                returns=None if returns is None else _rows_of(span, start, returns),
+                values=None if values is None else _rows_of(span, start, values),
                 sampled_tokens=sum(len(turn.action) for turn in span),
                 temperature=_temperature(where, span),
                 scale=scale,
@@ -235,6 +253,28 @@ def _targets_row(span: Sequence[Turn], filler: T, of_action: Callable[[Turn, int
         row.extend([filler] * len(turn.observation))
         row.extend(of_action(turn, index))
     return tuple(row[1:])
+
+
+def _rows_of(span: Sequence[Turn], start: int, rows: Sequence[Sequence[float]]) -> tuple[float, ...]:
+    """The span's part of rows per turn and action token; in target coordinates."""
+    return _targets_row(span, 0.0, lambda _, index: rows[start + index])
+
+
+def _per_token(trajectory: Trajectory, name: str, entries: Sequence[float | Sequence[float]]) -> list[Sequence[float]]:
+    """A row per turn, one entry per action token."""
+    turns = trajectory.turns
+    if len(entries) != len(turns):
+        raise DataError(f"seat {trajectory.seat!r}: {len(entries)} {name} for {len(turns)} turns")
+    rows = [
+        [entry] * len(turn.action) if isinstance(entry, int | float) else entry
+        for entry, turn in zip(entries, turns, strict=True)
+    ]
+    for number, (row, turn) in enumerate(zip(rows, turns, strict=True)):
+        if len(row) != len(turn.action):
+            raise DataError(
+                f"seat {trajectory.seat!r}, turn {number}: {len(row)} {name} for {len(turn.action)} action tokens"
+            )
+    return rows
 
 
 def _check_sampled(where: str, turn: Turn) -> None:

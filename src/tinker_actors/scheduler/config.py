@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from tinker_actors.algorithms import ADVANTAGE_SETTINGS, AdvantageConfig, AdvantageName
 from tinker_actors.errors import ConfigError, PolicyError
 from tinker_actors.policies import Handle
 from tinker_actors.training import LossConfig
@@ -69,7 +70,23 @@ class WarmupSection(Section):
 class AlgorithmSection(Section):
     """How rewards become gradients."""
 
-    name: Literal["grpo", "grpo_no_std", "dr_grpo", "rloo"] = "grpo"
+    name: AdvantageName = "grpo"
+    """How advantages are estimated."""
+    discount: float | None = None
+    """What a reward is multiplied by for each step of time before it, in `turn_returns` and `gae`; the estimator's own
+    if not given, as all of its settings."""
+    discount_per: Literal["turn", "token"] | None = None
+    """What a step of time is: a `turn`, or an action `token`."""
+    trace_decay: float | None = None
+    """Lambda, in `gae`."""
+    normalise: bool | None = None
+    """Whether advantages get mean 0 and standard deviation 1 over the batch's action tokens, in `gae`."""
+    baseline: Literal["group", "batch"] | None = None
+    """What returns are compared over, in `turn_returns`."""
+    baseline_decay: float | None = None
+    """How much of a running baseline remains after a trajectory, in `role_baseline`."""
+    pass_k: int | None = None
+    """How many samples the best is taken of, in `pass_at_k`."""
     loss: Literal[
         "importance_sampling", "ppo", "dual_clip_ppo", "cispo", "dro", "gspo", "truncated_is", "masked_is"
     ] = "ppo"
@@ -224,6 +241,15 @@ class RunConfig(Section):
             kl_estimator=self.kl.estimator,
         )
 
+    def advantage_config(self) -> AdvantageConfig:
+        """How the run estimates advantages.
+
+        Raises:
+            ConfigError: A setting belongs to another estimator, or can't work.
+        """
+        own = self.algorithm
+        return AdvantageConfig(name=own.name, **{name: getattr(own, name) for name in ADVANTAGE_SETTINGS})
+
     @model_validator(mode="after")
     def _refuse_what_cannot_work(self) -> RunConfig:
         if self.policy.kind == "full" and self.warmup.method == "lora":
@@ -234,18 +260,28 @@ class RunConfig(Section):
             self.loss_config()
         except ConfigError as error:
             raise ValueError(f"algorithm.{error}") from error
-        if self.algorithm.name == "rloo" and self.rollouts.group_size < 2:
-            raise ValueError(
-                f"rollouts.group_size is {self.rollouts.group_size}; algorithm.name 'rloo' leaves one out, "
-                "which needs at least 2"
-            )
-        if self.trainer.steps and self.rollouts.group_size < 2:
-            raise ValueError(
-                f"rollouts.group_size is {self.rollouts.group_size}; a group of one has no advantage to learn from: "
-                "at least 2 is needed, or trainer.steps 0"
-            )
+        self._refuse_groups_without_advantage()
         self._refuse_what_cannot_overlap()
         return self
+
+    def _refuse_groups_without_advantage(self) -> None:
+        try:
+            least = self.advantage_config().least_group
+        except ConfigError as error:
+            raise ValueError(f"algorithm.{error}") from error
+        rollouts, name = self.rollouts, self.algorithm.name
+        if self.advantage_config().needs_values:
+            raise ValueError(f"algorithm.name is {name!r}; it needs a policy with a value head")
+        if self.trainer.steps and rollouts.group_size < least:
+            raise ValueError(
+                f"rollouts.group_size is {rollouts.group_size}; algorithm.name {name!r} compares at least {least} "
+                f"episodes of a task: at least {least} is needed, or trainer.steps 0"
+            )
+        if rollouts.filter == "varied_rewards" and rollouts.group_size < 2:
+            raise ValueError(
+                "rollouts.filter is 'varied_rewards' and rollouts.group_size is 1; a single reward never varies: "
+                "'none' is needed, or groups of at least 2"
+            )
 
     def _refuse_what_cannot_overlap(self) -> None:
         rollouts, epochs = self.rollouts, self.trainer.epochs

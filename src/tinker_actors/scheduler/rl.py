@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from statistics import fmean
 
-from tinker_actors.algorithms import Aggregation, PolicyBatch, estimator, policy_batches
+from tinker_actors.algorithms import PolicyBatch
 from tinker_actors.coordinator import Phase as BarrierPhase
 from tinker_actors.coordinator import PhaseBarrier
 from tinker_actors.data import Episode
@@ -22,6 +22,7 @@ from tinker_actors.scheduler.crew import Crew
 from tinker_actors.scheduler.evaluation import policy_seats
 from tinker_actors.scheduler.observer import Phase
 from tinker_actors.scheduler.reference import Reference
+from tinker_actors.scheduler.signals import Signals
 from tinker_actors.training import AdamParams, OptimStepResult, Trainer
 
 
@@ -54,6 +55,7 @@ class Learner:
         versions: The snapshots that steps to come are played with, by the steps that they had behind them; the highest
             is the newest.
         reference: What a KL penalty refers to.
+        baselines: What the advantage estimator remembers of earlier steps.
     """
 
     def __init__(
@@ -63,6 +65,8 @@ class Learner:
         sampler: Sampler,
         versions: Mapping[int, Snapshot],
         reference: Reference | None = None,
+        *,
+        baselines: Mapping[str, float] | None = None,
     ) -> None:
         done = max(versions)
         self.snapshot = versions[done]
@@ -74,6 +78,7 @@ class Learner:
         self._reference = reference
         self._policy = self.snapshot.policy_id
         self._trainer_step = self.snapshot.step
+        self._signals = Signals(crew.config, self._policy, constant=self._constant(), baselines=baselines or {})
         self._barrier = PhaseBarrier([self._policy])
         self._rounds = 0
         self._awaited = 0
@@ -87,6 +92,11 @@ class Learner:
     def bound(self) -> tuple[str, ...]:
         """Handles of the snapshots before the newest which steps under way or to come are played with."""
         return self._rollouts.bound
+
+    @property
+    def baselines(self) -> dict[str, float]:
+        """What the advantage estimator remembers; part of the run's exact state."""
+        return self._signals.baselines
 
     @asynccontextmanager
     async def ahead(self) -> AsyncGenerator[None]:
@@ -172,13 +182,7 @@ class Learner:
 
     async def _update(self, step: int, collected: Collected) -> dict[str, float]:
         config = self._crew.config
-        batch = policy_batches(
-            collected.groups,
-            estimator(config.algorithm.name),
-            _aggregation(config),
-            constant=self._constant(),
-            keep_flat=bool(config.kl.coefficient or config.algorithm.entropy_coefficient),
-        )[self._policy]
+        batch = await self._signals.batch(collected.groups)
         found = {
             "groups": float(batch.groups),
             "groups_flat": float(batch.flat_groups),
@@ -228,8 +232,3 @@ def learning_rate(config: RunConfig, step: int) -> float:
     """The learning rate of a step, counted from 1: rises linearly over the warm-up steps, then stays."""
     settings = config.trainer
     return settings.learning_rate * min(1.0, step / max(settings.warmup_steps, 1))
-
-
-def _aggregation(config: RunConfig) -> Aggregation:
-    named = config.algorithm.aggregation
-    return named or ("constant" if config.algorithm.name == "dr_grpo" else "token_mean")

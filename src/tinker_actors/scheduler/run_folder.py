@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ class RunState:
         seconds: Wall time spent so far.
         bound: Handles of the snapshots, oldest first, that were published after the steps just before this one and
             which the groups in flight, and those to come, are sampled with.
+        baselines: What the advantage estimator remembers of the steps so far.
     """
 
     step: int
@@ -38,6 +40,7 @@ class RunState:
     eval_before: float
     seconds: float
     bound: tuple[str, ...] = ()
+    baselines: Mapping[str, float] = field(default_factory=dict[str, float])
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,7 +75,7 @@ class _Job:
     async def run(self, state: RunState | None) -> RunSummary:
         """From the start, or from a saved state, to the end."""
         trainer, sampler, versions, state = await (self._begin() if state is None else self._resume(state))
-        learner = Learner(self._crew, trainer, sampler, versions, self._reference)
+        learner = Learner(self._crew, trainer, sampler, versions, self._reference, baselines=state.baselines)
         learner.saved = state.bound
         async with learner.ahead():
             state, evaluation = await self._steps(learner, trainer, sampler, state)
@@ -98,7 +98,9 @@ class _Job:
             evaluation = await self._evaluate(sampler, result.snapshot, step) if due else None
             reached = self._reached(evaluation)
             if reached or step == config.trainer.steps or step % config.checkpoints.every == 0:
-                state = await self._save(trainer, step, replace(state, bound=learner.bound))
+                state = await self._save(
+                    trainer, step, replace(state, bound=learner.bound, baselines=learner.baselines)
+                )
                 learner.saved = state.bound
             await self._plot_now_and_then()
             if reached:

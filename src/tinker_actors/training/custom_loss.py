@@ -28,6 +28,8 @@ depends on them, and metrics."""
 SUPERVISED_PASS = LossConfig(name="cross_entropy")
 """How a custom loss's passes are computed unless said otherwise."""
 
+_NO_RL_ROWS = dict.fromkeys(("mask", "logprobs", "advantages", "reference_logprobs", "returns", "values"))
+
 
 def scorable(datums: Sequence[Datum]) -> list[Datum]:
     """Supervised datums of the same targets, RL ones included: any pass can score them."""
@@ -49,9 +51,8 @@ def weighted(datum: Datum, weights: Sequence[float], *, without: Collection[int]
         raise DataError(f"{datum.where}: {len(weights)} gradients for {datum.scores} log-probs; one each is needed")
     tokens = itertools.chain.from_iterable(datum.topk_targets or (datum.targets,))
     weights = [0.0 if token in without else weight for token, weight in zip(tokens, weights, strict=True)]
-    rl_rows = {"mask": None, "logprobs": None, "advantages": None, "reference_logprobs": None, "sampled_tokens": 0}
     if datum.topk_targets is None:
-        return replace(datum, **rl_rows, scale=1.0, weights=tuple(weights))
+        return replace(datum, **_NO_RL_ROWS, sampled_tokens=0, scale=1.0, weights=tuple(weights))
     left = iter(weights)
     rows = tuple(tuple(itertools.islice(left, len(candidates))) for candidates in datum.topk_targets)
     return replace(datum, scale=1.0, topk_weights=rows)

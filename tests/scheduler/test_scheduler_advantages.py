@@ -1,0 +1,87 @@
+"""Runs with other advantage estimators than the default one."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tinker_actors.scheduler import RunFolder, load_config, run_job
+
+SMALL = [
+    *("--warmup.method", "none", "--policy.rank", "4", "--rollouts.tasks-per-step", "4", "--rollouts.max-tokens", "2"),
+    *("--rollouts.workers", "0", "--trainer.steps", "2", "--trainer.threads", "1", "--trainer.learning-rate", "1e-3"),
+    *("--evaluation.episodes", "4", "--evaluation.every", "0", "--checkpoints.every", "1"),
+]
+
+
+class Steps:
+    """An observer that keeps the metrics of the steps."""
+
+    def __init__(self) -> None:
+        self.metrics: list[dict[str, float]] = []
+
+    def step(self, step: int, metrics: dict[str, float]) -> None:
+        self.metrics.append(metrics)
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_: None
+
+
+@pytest.fixture
+def chance(tmp_path: Path) -> tuple[str, ...]:
+    """An environment of two turns with a reward by chance after each."""
+    (tmp_path / "chance.py").write_text(
+        "from tinker_actors import Environment, Step\n"
+        "class Chance(Environment):\n"
+        "    def reset(self, seed):\n"
+        "        self.turns = 0\n"
+        "        return 'go'\n"
+        "    def step(self, action):\n"
+        "        self.turns += 1\n"
+        "        return Step(observation='on', reward=self.rng.random(), terminated=self.turns == 2)\n"
+    )
+    return (*SMALL, "--environment.name", str(tmp_path / "chance.py"))
+
+
+async def play(root: Path, *overrides: str, again: bool = False) -> list[dict[str, float]]:
+    if again:
+        folder = RunFolder(root)
+        config = folder.load_config(overrides)
+    else:
+        config = load_config(None, [*overrides, "--output", str(root)])
+        folder = RunFolder.create(config)
+    steps = Steps()
+    await run_job(config, folder, steps)  # pyright: ignore[reportArgumentType]
+    return steps.metrics
+
+
+def weights(root: Path, step: int) -> str:
+    return hashlib.sha256(
+        (root / "policies" / "policy" / "weights" / f"step-{step:06d}" / "weights.safetensors").read_bytes()
+    ).hexdigest()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ("reinforce_pp", "--rollouts.group-size", "1"),
+        ("turn_returns", "--rollouts.group-size", "2", "--algorithm.discount", "0.5"),
+        ("pass_at_k", "--rollouts.group-size", "4", "--algorithm.pass-k", "2"),
+    ],
+)
+async def test_every_trajectory_with_an_advantage_is_trained(chance, tmp_path: Path, settings: tuple[str, ...]):
+    for metrics in await play(tmp_path / "run", *chance, "--algorithm.name", *settings):
+        assert metrics["grad_norm"] > 0
+        assert metrics["train_tokens"] > 0
+
+
+async def test_a_resumed_run_remembers_its_running_baselines(chance, tmp_path: Path):
+    settings = (*chance, "--algorithm.name", "role_baseline", "--rollouts.group-size", "1", "--checkpoints.keep", "9")
+    await play(tmp_path / "whole", *settings, "--trainer.steps", "3")
+    await play(tmp_path / "halves", *settings)
+    assert weights(tmp_path / "halves", 2) == weights(tmp_path / "whole", 2)
+    await play(tmp_path / "halves", "--trainer.steps", "3", again=True)
+    assert weights(tmp_path / "halves", 3) == weights(tmp_path / "whole", 3)
