@@ -9,6 +9,7 @@ import tomli_w
 
 from tinker_actors.errors import ConfigError, RunError
 from tinker_actors.scheduler import RunFolder, RunState, find_runs, load_config
+from tinker_actors.training import MuonParams
 
 ENVIRONMENT = ["--environment.name", "number_guess"]
 
@@ -153,3 +154,32 @@ def test_shipped_examples_are_valid():
     assert len(examples) >= 2
     for path in examples:
         assert tomli_w.dumps(load_config(path).model_dump(mode="json", exclude_none=True))
+
+
+def test_the_optimizer_of_a_step_follows_from_the_step_alone_so_a_resumed_run_goes_on_with_it():
+    falling = [*ENVIRONMENT, "--trainer.steps", "10", "--trainer.learning-rate", "0.1", "--trainer.schedule", "linear"]
+    uninterrupted = [load_config(None, falling).trainer.optimizer_params(step) for step in range(1, 11)]
+    assert [params.learning_rate for params in uninterrupted] == pytest.approx(
+        [0.1 - 0.01 * step for step in range(10)]
+    )
+    resumed = load_config(None, falling)
+    assert resumed.trainer.optimizer_params(5) == uninterrupted[4]
+    muon = load_config(
+        None, [*ENVIRONMENT, "--policy.kind", "full", "--trainer.optimizer", "muon", "--trainer.momentum", "0.9"]
+    )
+    assert muon.trainer.optimizer_params(1) == MuonParams(learning_rate=1e-4, momentum=0.9, grad_clip_norm=1.0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--trainer.optimizer", "muon"], "trainer.optimizer is 'muon', but policy.kind 'lora'"),
+        (["--trainer.momentum", "0.5"], "trainer.momentum is 0.5, but trainer.optimizer 'adamw' has none"),
+        (["--trainer.final-ratio", "0.5"], "trainer.final_ratio is 0.5, but trainer.schedule 'constant' never falls"),
+        (["--trainer.optimizer", "lion"], "trainer.optimizer is 'lion'; input should be 'adamw'"),
+    ],
+)
+def test_an_optimizer_or_schedule_that_can_not_work_is_refused(arguments: list[str], message: str):
+    with pytest.raises(ConfigError) as caught:
+        load_config(None, ENVIRONMENT + arguments)
+    assert message in str(caught.value)

@@ -7,7 +7,7 @@ from safetensors.torch import load, save
 from tinker_actors.errors import ConfigError, PolicyError, SnapshotCorruptError, UnknownPolicyError
 from tinker_actors.training import AdamParams
 from tinker_actors.training.engine import TrainingEngine
-from tinker_actors.training.optimizer import Adam
+from tinker_actors.training.optimizer import PolicyOptimizer
 
 GRADIENTS = ([1.0, 0.1], [0.5, -1.0], [-0.2, 0.3])
 PARAMS = AdamParams(learning_rate=0.1, beta2=0.999)
@@ -15,9 +15,9 @@ PARAMS = AdamParams(learning_rate=0.1, beta2=0.999)
 
 def adam_steps(gradients, weight=None, state=None):
     parameter = torch.nn.Parameter(torch.zeros(2) if weight is None else weight.clone())
-    optimizer = Adam({"w": parameter})
+    optimizer = PolicyOptimizer({"w": parameter})
     if state:
-        optimizer.load(state)
+        optimizer.load("adamw", state)
     for gradient in gradients:
         parameter.grad = torch.tensor(gradient)
         optimizer.step(PARAMS)

@@ -9,7 +9,9 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from tinker_actors.algorithms import ADVANTAGE_SETTINGS, AdvantageConfig, AdvantageName
 from tinker_actors.errors import ConfigError, PolicyError
 from tinker_actors.policies import Handle
-from tinker_actors.training import LossConfig
+from tinker_actors.training import AdamParams, LossConfig, OptimizerName
+from tinker_actors.training.optimizer_params import params_class
+from tinker_actors.training.schedules import Schedule, scheduled
 
 
 class Section(BaseModel):
@@ -171,11 +173,19 @@ class TrainerSection(Section):
     """The optimizer and how long to use it."""
 
     steps: int = Field(default=60, ge=0)
+    optimizer: OptimizerName = "adamw"
+    """`adamw_8bit` holds the moments in a byte each; `muon` is for `policy.kind` `full`."""
     learning_rate: float = Field(default=1e-4, gt=0)
+    schedule: Schedule = "constant"
+    """What the learning rate does after the warm-up, over all of `steps`."""
     warmup_steps: int = Field(default=0, ge=0)
     """Steps over which the learning rate rises linearly."""
+    final_ratio: float = Field(default=0.0, ge=0, le=1)
+    """The share of the learning rate that `linear` and `cosine` fall to."""
     beta1: float = Field(default=0.9, ge=0, lt=1)
     beta2: float = Field(default=0.95, ge=0, lt=1)
+    momentum: float = Field(default=0.95, ge=0, lt=1)
+    """Of `muon`."""
     epsilon: float = Field(default=1e-8, gt=0)
     weight_decay: float = Field(default=0.0, ge=0)
     grad_clip_norm: float = Field(default=1.0, ge=0)
@@ -184,6 +194,26 @@ class TrainerSection(Section):
     """Optimizer steps on each batch of rollouts."""
     threads: int = Field(default=2, ge=1)
     """Threads of torch in the trainer's and sampler's process."""
+
+    def optimizer_params(self, step: int) -> AdamParams:
+        """The settings of the optimizer in a step, counted from 1."""
+        rate = scheduled(
+            self.schedule,
+            self.learning_rate,
+            step=step,
+            total=self.steps,
+            warmup=self.warmup_steps,
+            floor=self.final_ratio,
+        )
+        return params_class(self.optimizer)(
+            learning_rate=rate,
+            beta1=self.beta1,
+            beta2=self.beta2,
+            eps=self.epsilon,
+            weight_decay=self.weight_decay,
+            grad_clip_norm=self.grad_clip_norm or None,
+            **({"momentum": self.momentum} if self.optimizer == "muon" else {}),
+        )
 
 
 class EvaluationSection(Section):
@@ -256,6 +286,7 @@ class RunConfig(Section):
             raise ValueError(
                 "warmup.method is 'lora', but policy.kind 'full' has no adapter; 'full' is needed, or 'none'"
             )
+        self._refuse_what_the_optimizer_lacks()
         try:
             self.loss_config()
         except ConfigError as error:
@@ -281,6 +312,24 @@ class RunConfig(Section):
             raise ValueError(
                 "rollouts.filter is 'varied_rewards' and rollouts.group_size is 1; a single reward never varies: "
                 "'none' is needed, or groups of at least 2"
+            )
+
+    def _refuse_what_the_optimizer_lacks(self) -> None:
+        trainer = self.trainer
+        if self.policy.kind == "lora" and trainer.optimizer == "muon":
+            raise ValueError(
+                "trainer.optimizer is 'muon', but policy.kind 'lora' trains no whole weight matrices; 'adamw' is "
+                "needed, or policy.kind 'full'"
+            )
+        if trainer.optimizer != "muon" and trainer.momentum != TrainerSection.model_fields["momentum"].default:
+            raise ValueError(
+                f"trainer.momentum is {trainer.momentum}, but trainer.optimizer {trainer.optimizer!r} has none; "
+                "leave it out"
+            )
+        if trainer.schedule == "constant" and trainer.final_ratio:
+            raise ValueError(
+                f"trainer.final_ratio is {trainer.final_ratio}, but trainer.schedule 'constant' never falls; "
+                "'linear' or 'cosine' does"
             )
 
     def _refuse_what_cannot_overlap(self) -> None:

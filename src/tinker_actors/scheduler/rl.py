@@ -17,7 +17,6 @@ from tinker_actors.policies import Snapshot
 from tinker_actors.rollouts import Collected, Staleness, rollout_metrics, staleness
 from tinker_actors.sampling import Sampler, SamplingParams
 from tinker_actors.scheduler.ahead import Ahead
-from tinker_actors.scheduler.config import RunConfig
 from tinker_actors.scheduler.crew import Crew
 from tinker_actors.scheduler.evaluation import policy_seats
 from tinker_actors.scheduler.observer import Phase
@@ -183,10 +182,11 @@ class Learner:
     async def _update(self, step: int, collected: Collected) -> dict[str, float]:
         config = self._crew.config
         batch = await self._signals.batch(collected.groups)
+        params = config.trainer.optimizer_params(step)
         found = {
             "groups": float(batch.groups),
             "groups_flat": float(batch.flat_groups),
-            "learning_rate": learning_rate(config, step),
+            "learning_rate": params.learning_rate,
             "grad_norm": 0.0,
             "kl": 0.0,
         }
@@ -196,23 +196,14 @@ class Learner:
         stale: list[Staleness] = []
         for _ in range(config.trainer.epochs if batch.datums else 0):
             stale.append(staleness(collected.groups, self._policy, trainer_step=self._trainer_step))
-            found |= await self._optimise(batch, found["learning_rate"])
+            found |= await self._optimise(batch, params)
         stale = stale or [staleness(collected.groups, self._policy, trainer_step=self._trainer_step)]
         found["staleness_mean"] = fmean(entry.mean for entry in stale)
         found["staleness_max"] = float(max(entry.most for entry in stale))
         return found
 
-    async def _optimise(self, batch: PolicyBatch, rate: float) -> dict[str, float]:
-        settings = self._crew.config.trainer
+    async def _optimise(self, batch: PolicyBatch, params: AdamParams) -> dict[str, float]:
         result = await self._trainer.forward_backward(self._policy, batch.datums, self._crew.config.loss_config())
-        params = AdamParams(
-            learning_rate=rate,
-            beta1=settings.beta1,
-            beta2=settings.beta2,
-            eps=settings.epsilon,
-            weight_decay=settings.weight_decay,
-            grad_clip_norm=settings.grad_clip_norm or None,
-        )
         done: OptimStepResult = await self._trainer.optim_step(self._policy, params)
         self._trainer_step = done.step
         metrics = result.metrics
@@ -226,9 +217,3 @@ class Learner:
         config = self._crew.config
         turns = self._crew.environment.environment.max_turns
         return config.algorithm.aggregation_constant or turns * config.rollouts.max_tokens
-
-
-def learning_rate(config: RunConfig, step: int) -> float:
-    """The learning rate of a step, counted from 1: rises linearly over the warm-up steps, then stays."""
-    settings = config.trainer
-    return settings.learning_rate * min(1.0, step / max(settings.warmup_steps, 1))

@@ -7,11 +7,14 @@ from typing import TYPE_CHECKING
 from tinker_actors.lazy import lazy_names
 from tinker_actors.training.contract import (
     LOSS_DEFAULTS,
+    Adam8bitParams,
     AdamParams,
     ForwardBackwardResult,
     KlEstimator,
     LossConfig,
     LossName,
+    MuonParams,
+    OptimizerName,
     OptimStepResult,
     PolicyInfo,
     RatioLevel,
@@ -25,13 +28,16 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LOSS_DEFAULTS",
+    "Adam8bitParams",
     "AdamParams",
     "CustomLoss",
     "ForwardBackwardResult",
     "KlEstimator",
     "LossConfig",
     "LossName",
+    "MuonParams",
     "OptimStepResult",
+    "OptimizerName",
     "PolicyInfo",
     "RatioLevel",
     "Trainer",

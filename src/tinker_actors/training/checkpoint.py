@@ -1,6 +1,6 @@
 """A policy's whole training state as files.
 
-state.json                     spec, step, pending calls, lineage
+state.json                     spec, step, pending calls, lineage, the optimizer's name
 weights.safetensors            the trained parameters by name
 training_state.safetensors     optimizer/<moment>/<name>, gradients/<name>, random
 """
@@ -26,7 +26,13 @@ STATE, WEIGHTS, TENSORS = "state.json", "weights.safetensors", "training_state.s
 
 def write_checkpoint(policy: TrainedPolicy, folder: Path) -> None:
     """Write everything that the policy's further training depends on."""
-    state = {"spec": asdict(policy.spec), "step": policy.step, "pending": policy.pending, "snapshot": policy.snapshot}
+    state = {
+        "spec": asdict(policy.spec),
+        "step": policy.step,
+        "pending": policy.pending,
+        "snapshot": policy.snapshot,
+        "optimizer": policy.optimizer.name,
+    }
     (folder / STATE).write_text(json.dumps(state, indent=2, sort_keys=True) + "\n", encoding="utf-8")
     save_file(_storable(policy.weights()), folder / WEIGHTS)
     tensors = {f"optimizer/{name}": value for name, value in policy.optimizer.state().items()}
@@ -65,7 +71,7 @@ def read_checkpoint(folder: Path, policy_id: str, base: BaseModel, *, optimizer:
         tensors = load_file(folder / TENSORS)
         policy.step, policy.pending, policy.snapshot = state["step"], state["pending"], state["snapshot"]
         policy.generator.set_state(tensors.pop("random"))
-        policy.optimizer.load(_below("optimizer/", tensors))
+        policy.optimizer.load(state["optimizer"], _below("optimizer/", tensors))
         policy.set_gradients(_below("gradients/", tensors))
     return policy
 

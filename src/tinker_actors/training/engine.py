@@ -182,12 +182,12 @@ class TrainingEngine:
         return found
 
     def optim_step(self, policy_id: str, params: AdamParams) -> OptimStepResult:
-        """Apply a policy's pending gradients with AdamW and drop them.
+        """Apply a policy's pending gradients with the optimizer that the settings are for, and drop them.
 
         Raises:
             UnknownPolicyError: No policy of this id is in training here.
-            PolicyError: It has no pending gradients; or they aren't finite: then they are dropped, and weights,
-                moments and step are unchanged.
+            PolicyError: It has no pending gradients; or its moments are another optimizer's; or the gradients aren't
+                finite: then they are dropped, and weights, moments and step are unchanged.
         """
         return self._policy(policy_id).optim_step(params)
 

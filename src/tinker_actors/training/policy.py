@@ -19,7 +19,8 @@ from tinker_actors.models.adapters import Adapter, AdapterWeights
 from tinker_actors.policies import PolicySpec
 from tinker_actors.training.adapters import full_model, lora_model
 from tinker_actors.training.contract import AdamParams, OptimStepResult, PolicyInfo
-from tinker_actors.training.optimizer import Adam
+from tinker_actors.training.optimizer import PolicyOptimizer, hidden_matrices
+from tinker_actors.training.optimizer_params import optimizer_of
 
 
 class TrainedPolicy:
@@ -50,7 +51,8 @@ class TrainedPolicy:
             self.model = full_model(base)
         self.parameters = {name: value for name, value in self.model.named_parameters() if value.requires_grad}
         self.adapter = self._adapter()
-        self.optimizer = Adam(self.parameters)
+        matrices = hidden_matrices(self.model, self.model.get_output_embeddings()) if spec.kind == "full" else ()
+        self.optimizer = PolicyOptimizer(self.parameters, matrices)
         self.step = self.pending = 0
         self.parent: str | None = None
         self.snapshot: str | None = None
@@ -78,11 +80,15 @@ class TrainedPolicy:
         """Apply the pending gradients and drop them.
 
         Raises:
-            PolicyError: There are none; or they aren't finite, in which case they are dropped and the weights and
-                moments are unchanged.
+            PolicyError: There are none; or the policy's moments are another optimizer's; or the gradients aren't
+                finite, in which case they are dropped and the weights and moments are unchanged.
         """
         if not self.pending:
             raise PolicyError(f"policy {self.policy_id!r} has no gradients; forward_backward comes before optim_step")
+        try:
+            self.optimizer.prepare(optimizer_of(params))
+        except PolicyError as error:
+            raise PolicyError(f"policy {self.policy_id!r}: {error}") from error
         for parameter in self.parameters.values():
             if parameter.grad is None:  # a batch that trains no token: the step still decays moments and weights
                 parameter.grad = torch.zeros_like(parameter)

@@ -113,7 +113,7 @@ class Trainer(Actor):
         return await self._run(partial(self._engine.forward, policy, datums, loss, every_target=every_target))
 
     async def optim_step(self, policy: str, params: AdamParams) -> OptimStepResult:
-        """Apply the pending gradients with AdamW and drop them."""
+        """Apply the pending gradients with the optimizer that the settings are for, and drop them."""
         return await self._run(self._engine.optim_step, policy, params)
 
     async def publish(self, policy: str) -> Snapshot:
