@@ -78,6 +78,38 @@ async def test_every_trajectory_with_an_advantage_is_trained(chance, tmp_path: P
         assert metrics["train_tokens"] > 0
 
 
+@pytest.mark.parametrize("kind", ["lora", "full"])
+async def test_a_value_head_is_trained_beside_the_policy_and_resumed_with_it(chance, tmp_path: Path, kind: str):
+    settings = [*chance, "--algorithm.name", "gae", "--policy.value-head", "true", "--rollouts.group-size", "1"]
+    settings += ["--checkpoints.keep", "9", "--trainer.epochs", "2"]
+    if kind == "full":
+        rank = settings.index("--policy.rank")
+        settings[rank : rank + 2] = ["--policy.kind", "full"]
+    first, *_, last = await play(tmp_path / "whole", *settings, "--trainer.steps", "3")
+    assert first["train_tokens"] == first["action_tokens"]
+    assert first["train_value_loss"] > last["train_value_loss"] > 0
+    await play(tmp_path / "halves", *settings)
+    await play(tmp_path / "halves", "--trainer.steps", "3", again=True)
+    assert weights(tmp_path / "halves", 3) == weights(tmp_path / "whole", 3)
+
+
+async def test_a_policy_with_a_value_head_learns_to_be_rewarded(tmp_path: Path):
+    (tmp_path / "short.py").write_text(
+        "from tinker_actors import Environment, Step\n"
+        "class Short(Environment):\n"
+        "    def reset(self, seed): return 'go'\n"
+        "    def step(self, action):\n"
+        "        return Step(observation='', reward=sum(c.isdigit() for c in action) / 4, terminated=True)\n"
+    )
+    settings = [*SMALL, "--environment.name", str(tmp_path / "short.py"), "--algorithm.name", "gae"]
+    settings += ["--policy.value-head", "true", "--rollouts.group-size", "1", "--rollouts.tasks-per-step", "32"]
+    settings += ["--rollouts.max-tokens", "4", "--trainer.steps", "12", "--trainer.learning-rate", "1e-2"]
+    settings += ["--checkpoints.every", "99"]
+    metrics = await play(tmp_path / "run", *settings)
+    assert metrics[0]["reward"] < 0.25
+    assert metrics[-1]["reward"] > 0.6
+
+
 async def test_a_resumed_run_remembers_its_running_baselines(chance, tmp_path: Path):
     settings = (*chance, "--algorithm.name", "role_baseline", "--rollouts.group-size", "1", "--checkpoints.keep", "9")
     await play(tmp_path / "whole", *settings, "--trainer.steps", "3")

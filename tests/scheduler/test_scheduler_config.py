@@ -52,6 +52,18 @@ def test_override_values_are_toml_where_they_can_be_and_text_elsewhere(arguments
             "algorithm.name 'pass_at_k' compares at least 4 episodes of a task",
         ),
         (
+            [*ENVIRONMENT, "--algorithm.name", "gae"],
+            "algorithm.name is 'gae', which needs values; policy.value_head true",
+        ),
+        (
+            [*ENVIRONMENT, "--policy.value-head", "true"],
+            "policy.value_head is true, but algorithm.name 'grpo' has no use for it",
+        ),
+        (
+            [*ENVIRONMENT, "--algorithm.value-clip", "0.1"],
+            "algorithm.value_clip is 0.1, but grpo has no values; gae does",
+        ),
+        (
             [*ENVIRONMENT, "--algorithm.pass-k", "4"],
             "algorithm.pass_k is 4, but grpo has no such setting; its settings are []",
         ),

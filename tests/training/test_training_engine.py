@@ -57,7 +57,7 @@ def test_temperature_divides_the_logits():
         temperatures_N=torch.tensor([2.0]),
         slots_N=one,
     )
-    logprobs, entropy = score(TwoLogits(), batch)
+    logprobs, entropy, _ = score(TwoLogits(), batch)
     assert logprobs.tolist() == pytest.approx([-0.313262], abs=1e-6)
     p = 1 / (1 + math.exp(-1))
     assert entropy.tolist() == pytest.approx([-p * math.log(p) - (1 - p) * math.log(1 - p)], abs=1e-6)

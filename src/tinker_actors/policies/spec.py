@@ -26,6 +26,8 @@ class PolicySpec:
         rank: Rank of the adapter's matrices (lora).
         alpha: The adapter's output is scaled by alpha / rank (lora).
         target_modules: `all-linear` (every linear layer but the head), or names of modules (lora).
+        value_head: Whether a scalar head on the last hidden state is trained beside the policy (part of the training
+            state, not of snapshots).
         seed: Seeds the adapter's initial weights and the policy's random numbers.
         name: The policy's id; None for one that the trainer draws.
     """
@@ -35,6 +37,7 @@ class PolicySpec:
     rank: int = 16
     alpha: float = 32.0
     target_modules: Literal["all-linear"] | tuple[str, ...] = "all-linear"
+    value_head: bool = False
     seed: int = 0
     name: str | None = None
 

@@ -39,6 +39,8 @@ class PolicySection(Section):
     rank: int = Field(default=16, ge=1)
     alpha: float = Field(default=32.0, gt=0)
     target_modules: Literal["all-linear"] | tuple[str, ...] = "all-linear"
+    value_head: bool = False
+    """Whether a value head is trained beside the policy; what `gae` needs and nothing else uses."""
 
     @model_validator(mode="after")
     def _refuse_an_adapter_s_keys_without_one(self) -> PolicySection:
@@ -89,6 +91,10 @@ class AlgorithmSection(Section):
     """How much of a running baseline remains after a trajectory, in `role_baseline`."""
     pass_k: int | None = None
     """How many samples the best is taken of, in `pass_at_k`."""
+    value_coefficient: float | None = None
+    """Weight of the value head's loss, in `gae`; 0.5 if not given."""
+    value_clip: float | None = None
+    """How far a value may move in one step's passes, in `gae`; 0.2 if not given, 0 for no bound."""
     loss: Literal[
         "importance_sampling", "ppo", "dual_clip_ppo", "cispo", "dro", "gspo", "truncated_is", "masked_is"
     ] = "ppo"
@@ -264,12 +270,28 @@ class RunConfig(Section):
             ConfigError: A setting belongs to another loss, or can't work.
         """
         named = ("clip_low", "clip_high", "dual_clip", "beta", "ratio", "entropy_coefficient")
+        value_coefficient, value_clip = self._value_loss()
         return LossConfig(
             name=self.algorithm.loss,
             **{name: getattr(self.algorithm, name) for name in named},
             kl_coefficient=self.kl.coefficient if self.kl.where == "loss" else 0.0,
             kl_estimator=self.kl.estimator,
+            value_coefficient=value_coefficient,
+            value_clip=value_clip,
         )
+
+    def _value_loss(self) -> tuple[float, float | None]:
+        """Coefficient and clip."""
+        own = self.algorithm
+        if own.name != "gae":
+            for name in ("value_coefficient", "value_clip"):
+                if (value := getattr(own, name)) is not None:
+                    raise ConfigError(f"{name} is {value}, but {own.name} has no values; gae does")
+            return 0.0, None
+        if own.value_coefficient is not None and own.value_coefficient <= 0:
+            raise ConfigError(f"value_coefficient is {own.value_coefficient}; gae needs a positive number to learn by")
+        clip = 0.2 if own.value_clip is None else own.value_clip
+        return 0.5 if own.value_coefficient is None else own.value_coefficient, clip or None
 
     def advantage_config(self) -> AdvantageConfig:
         """How the run estimates advantages.
@@ -301,8 +323,12 @@ class RunConfig(Section):
         except ConfigError as error:
             raise ValueError(f"algorithm.{error}") from error
         rollouts, name = self.rollouts, self.algorithm.name
-        if self.advantage_config().needs_values:
-            raise ValueError(f"algorithm.name is {name!r}; it needs a policy with a value head")
+        if self.advantage_config().needs_values != self.policy.value_head:
+            raise ValueError(
+                f"policy.value_head is true, but algorithm.name {name!r} has no use for it; leave it out"
+                if self.policy.value_head
+                else f"algorithm.name is {name!r}, which needs values; policy.value_head true is needed"
+            )
         if self.trainer.steps and rollouts.group_size < least:
             raise ValueError(
                 f"rollouts.group_size is {rollouts.group_size}; algorithm.name {name!r} compares at least {least} "

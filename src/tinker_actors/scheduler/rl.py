@@ -77,7 +77,9 @@ class Learner:
         self._reference = reference
         self._policy = self.snapshot.policy_id
         self._trainer_step = self.snapshot.step
-        self._signals = Signals(crew.config, self._policy, constant=self._constant(), baselines=baselines or {})
+        self._signals = Signals(
+            crew.config, trainer, self._policy, constant=self._constant(), baselines=baselines or {}
+        )
         self._barrier = PhaseBarrier([self._policy])
         self._rounds = 0
         self._awaited = 0

@@ -8,12 +8,19 @@ from tinker_actors.algorithms import (
     Aggregation,
     PolicyBatch,
     RoleBaseline,
+    SeatGroup,
+    datums_to_value,
     estimator,
     policy_batch,
     seat_groups,
+    with_values,
 )
 from tinker_actors.data import Group
+from tinker_actors.errors import AlgorithmError
 from tinker_actors.scheduler.config import RunConfig
+from tinker_actors.training import LossConfig, Trainer
+
+_SCORED = LossConfig(name="importance_sampling")
 
 
 class Signals:
@@ -21,13 +28,17 @@ class Signals:
 
     Args:
         config: The run.
+        trainer: Holds the policy, and its value head if it has one.
         policy: The policy's id.
         constant: Tokens, for the aggregation `constant`.
         baselines: What the estimator remembers of the steps before, as `baselines` of the run that is taken up.
     """
 
-    def __init__(self, config: RunConfig, policy: str, *, constant: int, baselines: Mapping[str, float]) -> None:
+    def __init__(
+        self, config: RunConfig, trainer: Trainer, policy: str, *, constant: int, baselines: Mapping[str, float]
+    ) -> None:
         self._config = config
+        self._trainer = trainer
         self._policy = policy
         self._constant = constant
         self._estimate = estimator(config.advantage_config())
@@ -42,13 +53,23 @@ class Signals:
     async def batch(self, groups: Sequence[Group]) -> PolicyBatch:
         """The batch of a step."""
         config = self._config
+        own = seat_groups(groups)[self._policy]
+        valued = config.policy.value_head
         return policy_batch(
-            seat_groups(groups)[self._policy],
+            await self._valued(own) if valued else own,
             self._estimate,
             _aggregation(config),
             constant=self._constant,
-            keep_flat=bool(config.kl.coefficient or config.algorithm.entropy_coefficient),
+            keep_flat=bool(config.kl.coefficient or config.algorithm.entropy_coefficient or valued),
         )
+
+    async def _valued(self, groups: Sequence[SeatGroup]) -> list[SeatGroup]:
+        """The groups with what the value head says before the step's update."""
+        datums = datums_to_value(groups)
+        scored = await self._trainer.forward(self._policy, datums, _SCORED)
+        if scored.values is None:
+            raise AlgorithmError(f"policy {self._policy!r} has no value head; its checkpoint was saved without one")
+        return with_values(groups, datums, scored.values)
 
 
 def _aggregation(config: RunConfig) -> Aggregation:

@@ -84,6 +84,8 @@ class Targets:
         old_logprobs_T: Log-probs as sampled; 0 for supervised data.
         advantages_T: Advantages; 0 for supervised data.
         reference_logprobs_T: Log-probs under the reference; 0 without one.
+        returns_T: What a value head is trained towards; 0 without one.
+        old_values_T: What it said when advantages were made; 0 without one.
         scales_T: The scale of the target's datum.
         sequences_T: Index of the target's datum in the batch; integers.
     """
@@ -93,6 +95,8 @@ class Targets:
     old_logprobs_T: Tensor
     advantages_T: Tensor
     reference_logprobs_T: Tensor
+    returns_T: Tensor
+    old_values_T: Tensor
     scales_T: Tensor
     sequences_T: Tensor
 
@@ -113,12 +117,16 @@ class Targets:
             old_logprobs_T=rows("logprobs"),
             advantages_T=rows("advantages"),
             reference_logprobs_T=rows("reference_logprobs"),
+            returns_T=rows("returns"),
+            old_values_T=rows("values"),
             scales_T=torch.tensor([datum.scale for datum in datums], dtype=torch.float64).repeat_interleave(counts),
             sequences_T=torch.arange(len(datums)).repeat_interleave(counts),
         )
 
-    def beside(self, logprobs_N: Tensor, entropy_N: Tensor, slots_N: Tensor) -> LossInputs:
-        """What a loss sees for log-probs and entropies at these slots."""
+    def beside(
+        self, logprobs_N: Tensor, entropy_N: Tensor, slots_N: Tensor, values_N: Tensor | None = None
+    ) -> LossInputs:
+        """What a loss sees for log-probs, entropies and values at these slots."""
 
         def at(row_T: Tensor) -> Tensor:
             return row_T[slots_N].to(logprobs_N)
@@ -132,6 +140,9 @@ class Targets:
             reference_logprobs_N=at(self.reference_logprobs_T),
             scales_N=at(self.scales_T),
             sequences_N=self.sequences_T[slots_N].to(logprobs_N.device),
+            values_N=values_N,
+            returns_N=None if values_N is None else at(self.returns_T),
+            old_values_N=None if values_N is None else at(self.old_values_T),
         )
 
 
@@ -180,6 +191,9 @@ def check_batch(
             raise DataError(f"{where} has {len(datum)} positions; the model's context has {context_length}")
         if loss.kl_coefficient and datum.reference_logprobs is None:
             raise DataError(f"{where} has no reference_logprobs, but kl_coefficient is {loss.kl_coefficient}")
+        if loss.value_coefficient and (datum.returns is None or (loss.value_clip is not None and datum.values is None)):
+            missing = "returns" if datum.returns is None else "values"
+            raise DataError(f"{where} has no {missing}, but value_coefficient is {loss.value_coefficient}")
         tokens = {*datum.model_input.tokens, *datum.targets, *_aims(datum)[1]}
         for token in (min(tokens), max(tokens)):
             if not 0 <= token < vocabulary:

@@ -35,11 +35,13 @@ class ForwardBackwardResult:
             (targets,); 0 where the target isn't trained and so wasn't computed. A datum with candidates has one per
             candidate, one target's after the other's.
         metrics: Named finite numbers over the trained tokens; see the page on training.
+        values: As `logprobs`, what the policy's value head says of the tokens before each target; None without one.
     """
 
     loss: float
     logprobs: tuple[tuple[float, ...], ...]
     metrics: Mapping[str, float]
+    values: tuple[tuple[float, ...], ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

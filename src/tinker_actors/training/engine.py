@@ -91,6 +91,7 @@ class TrainingEngine:
         Raises:
             UnknownPolicyError: No policy of this id is in training here.
             DataError: A datum doesn't suit the loss or the model; nothing was computed.
+            PolicyError: The loss has a value loss and the policy no value head.
         """
         return self.forward_backward_many([(policy_id, datums, loss)], proceed=proceed)[0]
 
@@ -115,7 +116,7 @@ class TrainingEngine:
 
         Raises:
             UnknownPolicyError: A policy isn't in training here.
-            PolicyError: A policy stands twice.
+            PolicyError: A policy stands twice, or has no value head for its loss's value loss.
             DataError: A datum doesn't suit its loss or the model; nothing was computed for anyone.
         """
         ids = [policy_id for policy_id, _, _ in batches]
@@ -281,6 +282,11 @@ class TrainingEngine:
     def _work(self, policy_id: str, datums: Sequence[Datum], loss: LossConfig) -> Work:
         policy = self._policy(policy_id)
         base = self.base
+        if loss.value_coefficient and policy.value_head is None:
+            raise PolicyError(
+                f"policy {policy_id!r} has no value head, but value_coefficient is {loss.value_coefficient}; create it "
+                "with value_head=True"
+            )
         check_batch(datums, loss, vocabulary=base.vocab_size, context_length=base.context_length, vision=base.vision)
         return Work(policy=policy, datums=datums, loss=loss)
 

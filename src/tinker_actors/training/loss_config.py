@@ -66,6 +66,9 @@ class LossConfig:
             `reference_logprobs`.
         kl_estimator: Which estimate of KL(policy || reference).
         entropy_coefficient: Subtracts this times the entropy in nats at every token from an RL loss, with gradients.
+        value_coefficient: Adds this times the value head's loss at every token to an RL loss; the policy needs a value
+            head, and the datums `returns`.
+        value_clip: How far a value may move from the datum's `values` in that loss; None for no bound.
         micro_batch_tokens: At most this many positions in one pass (padding included, where the model's attention
             allows no packing); a longer example makes a pass of its own.
         share_prompts: Compute a prompt that several examples begin with once, where the model's attention allows.
@@ -83,6 +86,8 @@ class LossConfig:
     kl_coefficient: float = 0.0
     kl_estimator: KlEstimator = "k3"
     entropy_coefficient: float = 0.0
+    value_coefficient: float = 0.0
+    value_clip: float | None = None
     micro_batch_tokens: int = 1024
     share_prompts: bool = True
     gradient_checkpointing: bool = False
@@ -153,12 +158,16 @@ class LossConfig:
             raise ConfigError(f"ratio is {self.ratio!r}; one of {_RATIOS} is needed")
 
     def _check_extras(self) -> None:
-        for setting in ("kl_coefficient", "entropy_coefficient"):
+        for setting in ("kl_coefficient", "entropy_coefficient", "value_coefficient"):
             value = getattr(self, setting)
-            if not math.isfinite(value) or (setting == "kl_coefficient" and value < 0):
+            if not math.isfinite(value) or (setting != "entropy_coefficient" and value < 0):
                 raise ConfigError(f"{setting} is {value}; a finite number, for a penalty at least 0, is needed")
             if value and self.is_supervised:
                 raise ConfigError(f"{setting} is {value}, but {self.name} has no such setting; RL losses do")
+        if self.value_clip is not None and not (math.isfinite(self.value_clip) and self.value_clip > 0):
+            raise ConfigError(f"value_clip is {self.value_clip}; a positive number or None is needed")
+        if self.value_clip is not None and not self.value_coefficient:
+            raise ConfigError(f"value_clip is {self.value_clip}, but value_coefficient is 0; no value loss is computed")
         if self.kl_estimator not in _ESTIMATORS:
             raise ConfigError(f"kl_estimator is {self.kl_estimator!r}; one of {_ESTIMATORS} is needed")
         if self.micro_batch_tokens < 1:

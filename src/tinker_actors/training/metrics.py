@@ -6,7 +6,7 @@ from __future__ import annotations
 import torch
 
 from tinker_actors.training.loss_config import LossConfig
-from tinker_actors.training.losses import LOG_RATIO_LIMIT, LOSS_METRICS, LossInputs, reference_kl
+from tinker_actors.training.losses import LOG_RATIO_LIMIT, LOSS_METRICS, LossInputs, reference_kl, value_metrics
 
 
 @torch.no_grad()
@@ -40,6 +40,8 @@ def batch_metrics(inputs: LossInputs, loss: float, datums: int, config: LossConf
     }
     if config.kl_coefficient:
         found["kl_reference"] = float(reference_kl(inputs, config.kl_estimator).mean())
+    if config.value_coefficient:
+        found |= value_metrics(inputs, config.value_clip)
     if config.name in LOSS_METRICS:
         found |= LOSS_METRICS[config.name](inputs, config)
     return found

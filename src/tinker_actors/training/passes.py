@@ -80,8 +80,9 @@ def run_pass(
     with torch.set_grad_enabled(backward), using, packed(model), recomputing(model, remember):
         hidden_PH = _hidden(model, [block for _, block, _ in members], padding)
         losses: list[Tensor] = []
-        for (work, block, _), scores in zip(members, _scores(members, hidden_PH), strict=True):
-            loss = work.take(*scores, block.slots_N)
+        scores = _scores(members, hidden_PH)
+        for (work, block, _), places_PH, found in zip(members, hidden_PH, scores, strict=True):
+            loss = work.take(*found, block.slots_N, work.values(places_PH, block.distributions_N))
             losses += [] if loss is None else [loss]
         if losses:
             # every policy's share has gradient 1, so a sum that isn't finite spoils nobody's

@@ -21,6 +21,7 @@ from tinker_actors.training.adapters import full_model, lora_model
 from tinker_actors.training.contract import AdamParams, OptimStepResult, PolicyInfo
 from tinker_actors.training.optimizer import PolicyOptimizer, hidden_matrices
 from tinker_actors.training.optimizer_params import optimizer_of
+from tinker_actors.training.value_head import ValueHead
 
 
 class TrainedPolicy:
@@ -30,7 +31,8 @@ class TrainedPolicy:
         policy_id: The policy.
         spec: What it was made from.
         model: The module tree, LoRA layers and all; its base weights are the process's shared ones (lora).
-        parameters: The trained parameters by name.
+        parameters: The trained parameters by name, those of the value head among them.
+        value_head: Says what a place in the text is worth; None if the spec has none.
         adapter: The trained matrices themselves, by layer and without the head's, for a model that serves many
             adapters; None if the policy isn't an adapter, or adapts more than linear layers.
         step: Optimizer steps behind it.
@@ -50,6 +52,10 @@ class TrainedPolicy:
         else:
             self.model = full_model(base)
         self.parameters = {name: value for name, value in self.model.named_parameters() if value.requires_grad}
+        self.value_head = None
+        if spec.value_head:
+            self.value_head = ValueHead(int(base.text_config.hidden_size), next(self.model.parameters()).device)
+            self.parameters |= self.value_head.named()
         self.adapter = self._adapter()
         matrices = hidden_matrices(self.model, self.model.get_output_embeddings()) if spec.kind == "full" else ()
         self.optimizer = PolicyOptimizer(self.parameters, matrices)

@@ -2,7 +2,7 @@
 """Models whose examples can't be packed: padded micro-batches, with the head applied only where targets are scored.
 
 Shape suffixes: B rows, L positions, N scored targets, P distributions that they are scored under (candidates for one
-position share theirs), V vocabulary.
+position share theirs), H hidden width, V vocabulary.
 """
 
 from __future__ import annotations
@@ -39,26 +39,39 @@ def run_padded(
     for batch in batches:
         proceed()
         with torch.set_grad_enabled(backward), recomputing(work.policy.model, remember):
-            found = score(work.policy.model, batch, work.policy.base.vision, entropy_gradient=entropy_gradient)
-            loss = work.take(*found, batch.slots_N)
+            logprobs_N, entropy_N, values_N = score(
+                work.policy.model,
+                batch,
+                work.policy.base.vision,
+                entropy_gradient=entropy_gradient,
+                value_head=work.policy.value_head,
+            )
+            loss = work.take(logprobs_N, entropy_N, batch.slots_N, values_N)
             if loss is not None:
                 loss.backward()
     return work.result()
 
 
 def score(
-    model: PreTrainedModel, batch: MicroBatch, vision: Vision | None = None, *, entropy_gradient: bool = False
-) -> tuple[Tensor, Tensor]:
-    """Log-probs of the batch's targets and the entropies of the distributions they come from.
+    model: PreTrainedModel,
+    batch: MicroBatch,
+    vision: Vision | None = None,
+    *,
+    entropy_gradient: bool = False,
+    value_head: Callable[[Tensor], Tensor] | None = None,
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Log-probs of the batch's targets, the entropies of the distributions they come from, and values there.
 
     Args:
         model: A transformers causal language model, LoRA layers and all.
         batch: What to compute.
         vision: How the model takes images; None if it reads none.
         entropy_gradient: Give the entropies gradients too, where enabled.
+        value_head: Takes the inputs of the output head, shape (P, H), and gives a value for each.
 
     Returns:
-        logprobs_N in fp32, with gradients where enabled; entropy_N in fp32.
+        logprobs_N in fp32, with gradients where enabled; entropy_N in fp32; values_N, with gradients where enabled, or
+        None without a value head.
 
     Raises:
         ModelError: The model has no output head.
@@ -69,8 +82,13 @@ def score(
     rows_P, columns_P = places_P3[:, 0].long().to(device), places_P3[:, 1].long().to(device)
     place_N = place_N.to(device)
 
+    values: list[Tensor] = []
+
     def keep_scored(_: nn.Module, arguments: tuple[Any, ...]) -> tuple[Tensor]:
-        return (arguments[0][rows_P, columns_P].unsqueeze(0),)
+        hidden_PH = arguments[0][rows_P, columns_P]
+        if value_head is not None:
+            values.append(value_head(hidden_PH)[place_N])
+        return (hidden_PH.unsqueeze(0),)
 
     head = model.get_output_embeddings()
     if head is None:
@@ -101,7 +119,7 @@ def score(
     with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
         # a few rows at a time: a whole vocabulary a row is the largest thing there is
         entropy_P = torch.cat([_entropy(rows_QV) for rows_QV in all_PV.split(128)])
-    return logprobs_N, entropy_P[place_N]
+    return logprobs_N, entropy_P[place_N], values[0] if values else None
 
 
 def _entropy(logprobs_QV: Tensor) -> Tensor:

@@ -19,6 +19,7 @@ from tinker_actors.training.losses.masked_is import masked_is, masked_is_metrics
 from tinker_actors.training.losses.ppo import ppo, ppo_metrics
 from tinker_actors.training.losses.ratio import LOG_RATIO_LIMIT, safe_ratio
 from tinker_actors.training.losses.truncated_is import truncated_is, truncated_is_metrics
+from tinker_actors.training.losses.value import value_loss, value_metrics
 
 __all__ = [
     "LOG_RATIO_LIMIT",
@@ -37,6 +38,8 @@ __all__ = [
     "reference_kl",
     "safe_ratio",
     "truncated_is",
+    "value_loss",
+    "value_metrics",
 ]
 
 LOSSES: Mapping[str, Callable[[LossInputs, LossConfig], Tensor]] = {
@@ -64,14 +67,16 @@ LOSS_METRICS: Mapping[str, Callable[[LossInputs, LossConfig], dict[str, float]]]
 
 
 def loss_terms(inputs: LossInputs, config: LossConfig) -> Tensor:
-    """The configured loss's term of every trained token, with KL penalty, entropy bonus and scale, shape (N,).
+    """The configured loss's term of every trained token and what is added to it, shape (N,).
 
-    scale · (term + kl_coefficient · kl − entropy_coefficient · entropy); the bonus is that of Williams and Peng 1991,
-    "Function Optimization Using Connectionist Reinforcement Learning Algorithms".
+    scale · (term + kl_coefficient · kl − entropy_coefficient · entropy + value_coefficient · value loss). The bonus is
+    that of Williams and Peng 1991, "Function Optimization Using Connectionist Reinforcement Learning Algorithms".
     """
     terms = LOSSES[config.name](inputs, config)
     if config.kl_coefficient:
         terms = terms + config.kl_coefficient * reference_kl(inputs, config.kl_estimator)
     if config.entropy_coefficient:
         terms = terms - config.entropy_coefficient * inputs.entropy_N
+    if config.value_coefficient:
+        terms = terms + config.value_coefficient * value_loss(inputs, config.value_clip)
     return inputs.scales_N * terms

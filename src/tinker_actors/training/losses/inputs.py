@@ -23,6 +23,9 @@ class LossInputs:
         advantages_N: Advantages; 0 for supervised data.
         reference_logprobs_N: Log-probs under a reference policy; 0 without one.
         scales_N: The datums' scales.
+        values_N: What the value head says, with gradients; None without one.
+        returns_N: What it is trained towards; 0 where datums have none; None without a value head.
+        old_values_N: What it said when advantages were made of it; as `returns_N`.
         sequences_N: Index in the batch of the datum that each token belongs to; integers.
     """
 
@@ -34,3 +37,6 @@ class LossInputs:
     reference_logprobs_N: Tensor
     scales_N: Tensor
     sequences_N: Tensor
+    values_N: Tensor | None = None
+    returns_N: Tensor | None = None
+    old_values_N: Tensor | None = None
