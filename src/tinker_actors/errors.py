@@ -35,6 +35,14 @@ class UnknownPolicyError(PolicyError, LookupError):
     """No policy or snapshot has this id; the base model is never served instead."""
 
 
+class PolicyConflictError(PolicyError):
+    """Somebody else was first: the latest snapshot isn't the one that was expected."""
+
+
+class StoreError(PolicyError):
+    """A snapshot store can't be reached; the cause is chained."""
+
+
 class SnapshotCorruptError(PolicyError):
     """A snapshot's or checkpoint's files do not match its manifest."""
 

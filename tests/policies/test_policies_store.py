@@ -2,12 +2,13 @@ import multiprocessing
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
-from tinker_actors.errors import PolicyError, SnapshotCorruptError, UnknownPolicyError
-from tinker_actors.policies import SnapshotStore
+from tinker_actors.errors import ConfigError, PolicyError, SnapshotCorruptError, UnknownPolicyError
+from tinker_actors.policies import Retention, SnapshotStore
 
 
 def writing(text: str):
@@ -96,7 +97,8 @@ def test_numbers_are_never_given_again(store):
     publish(store)
     store.delete(publish(store).handle)
     assert publish(store).number == 3
-    store.prune("p", keep_last=0)
+    store.delete(store.latest("p").handle)
+    store.delete(store.latest("p").handle)
     assert SnapshotStore(store.root).list("p") == ()
     assert publish(SnapshotStore(store.root)).number == 4
 
@@ -138,13 +140,56 @@ def test_a_writer_that_is_killed_leaves_the_last_good_one(store):
     assert publish(store).number == 3
 
 
-def test_pruning_keeps_the_last_and_the_pinned(store):
-    handles = [publish(store).handle for _ in range(5)]
-    assert store.prune("p", keep_last=2, pinned={2}) == (handles[0], handles[2])
-    assert [snapshot.number for snapshot in store.list("p")] == [2, 4, 5]
-    assert store.prune("p", keep_last=9) == ()
-    with pytest.raises(PolicyError, match="keep_last is -1"):
-        store.prune("p", keep_last=-1)
+def test_expiry_by_count_keeps_the_last_the_pinned_and_those_in_use(store):
+    handles = [publish(store).handle for _ in range(6)]
+    store.pin(handles[1])
+    assert store.expire("p", Retention(keep_last=2), in_use={handles[2]}) == (handles[0], handles[3])
+    assert [snapshot.number for snapshot in store.list("p")] == [2, 3, 5, 6]
+    assert store.expire("p", Retention(keep_last=9)) == ()
+    store.unpin(handles[1])
+    assert store.expire("p", Retention(keep_last=1)) == (handles[1], handles[2], handles[4])
+
+
+def test_expiry_by_age_and_time_to_live_never_takes_the_newest(store):
+    old, brief, newest = publish(store), publish(store, ttl=0.001), publish(store, ttl=0.001)
+    now = newest.created_at
+    assert brief.expires_at == pytest.approx(brief.created_at + 0.001)
+    everything = store.list("p")
+    assert Retention().expired(everything, now=now + 1) == [brief]
+    assert Retention(max_age=5).expired(everything, now=now + 4) == [brief]
+    assert Retention(max_age=5).expired(everything, now=now + 6) == [old, brief]
+    assert Retention(max_age=5).expired(everything, now=now + 6, kept={old.handle}) == [brief]
+    while time.time() <= brief.expires_at:
+        pass
+    assert store.expire("p", Retention()) == (brief.handle,)
+
+
+def test_a_pinned_snapshot_cannot_be_deleted(store):
+    snapshot = publish(store)
+    store.pin(snapshot.handle)
+    store.pin(snapshot.handle)
+    assert store.pinned("p") == {snapshot.handle}
+    with pytest.raises(PolicyError, match="is pinned"):
+        store.delete(snapshot.handle)
+    store.unpin(snapshot.handle)
+    store.delete(snapshot.handle)
+    assert store.pinned("p") == frozenset()
+    with pytest.raises(UnknownPolicyError):
+        store.pin(snapshot.handle)
+
+
+@pytest.mark.parametrize("bound", [{"keep_last": 0}, {"max_age": 0.0}, {"max_age": float("inf")}])
+def test_a_bound_that_cannot_work_is_refused_by_name(bound):
+    (name,) = bound
+    with pytest.raises(ConfigError, match=f"{name} is"):
+        Retention(**bound)
+
+
+@pytest.mark.parametrize("ttl", [0.0, -1.0, float("nan")])
+def test_a_time_to_live_that_cannot_work_is_refused(store, ttl):
+    with pytest.raises(PolicyError, match="ttl is"):
+        publish(store, ttl=ttl)
+    assert store.list("p") == ()
 
 
 def test_a_checkpoint_has_a_name_of_its_own_and_is_not_rewritten(store):

@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING
 
 from tinker_actors.lazy import lazy_names
 from tinker_actors.policies.handles import Handle, HandleKind, PolicyId
+from tinker_actors.policies.retention import Retention
 from tinker_actors.policies.sealing import Manifest
+from tinker_actors.policies.snapshot import Snapshot
 from tinker_actors.policies.spec import PolicyKind, PolicySpec
-from tinker_actors.policies.store import Snapshot, SnapshotStore
+from tinker_actors.policies.store import SnapshotStore
 
 if TYPE_CHECKING:
     from tinker_actors.policies.registry import PolicyRegistry
@@ -21,6 +23,7 @@ __all__ = [
     "PolicyKind",
     "PolicyRegistry",
     "PolicySpec",
+    "Retention",
     "Snapshot",
     "SnapshotStore",
 ]

@@ -7,10 +7,10 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Collection, Generator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, cast
 
 from tinker_actors.errors import SnapshotCorruptError
@@ -32,6 +32,8 @@ class Manifest:
         parent: Handle of the snapshot or checkpoint that this one's weights grew from, if any.
         created_at: Seconds since the epoch.
         files: Relative path of every other file to its sha256 in hex.
+        expires_at: When its time to live is over, in seconds since the epoch; None for never.
+        spec: What the policy was made from, as plain data; None if that wasn't said.
     """
 
     handle: str
@@ -42,11 +44,18 @@ class Manifest:
     parent: str | None
     created_at: float
     files: dict[str, str]
+    expires_at: float | None = None
+    spec: dict[str, Any] | None = None
 
     def dumps(self) -> str:
         """As JSON text, with a digest of itself."""
-        body = {"format": FORMAT, **asdict(self)}
+        body = self._body()
         return json.dumps({**body, "digest": _digest(body)}, indent=2, sort_keys=True) + "\n"
+
+    @property
+    def digest(self) -> str:
+        """The sha256 of all that it says, in hex."""
+        return _digest(self._body())
 
     @classmethod
     def load(cls, directory: Path) -> Manifest:
@@ -57,16 +66,61 @@ class Manifest:
         """
         path = directory / MANIFEST
         try:
-            body = cast(dict[str, Any], json.loads(path.read_bytes()))
-            digest, version = body.pop("digest"), body["format"]
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            content = path.read_bytes()
+        except OSError as error:
             raise SnapshotCorruptError(f"{path} can't be read as a manifest: {error}") from error
+        return cls.loads(content, str(path))
+
+    @classmethod
+    def loads(cls, content: bytes, where: str) -> Manifest:
+        """Read a manifest's bytes; `where` they come from is named in errors.
+
+        Raises:
+            SnapshotCorruptError: They are torn or altered, or of a format that this version can't read.
+        """
+        try:
+            body = cast(dict[str, Any], json.loads(content))
+            digest, version = body.pop("digest"), body["format"]
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise SnapshotCorruptError(f"{where} can't be read as a manifest: {error}") from error
         if digest != _digest(body):
-            raise SnapshotCorruptError(f"{path} was altered: it doesn't match its own digest")
+            raise SnapshotCorruptError(f"{where} was altered: it doesn't match its own digest")
         if version != FORMAT:
-            raise SnapshotCorruptError(f"{path} has format {version}; this version reads format {FORMAT}")
+            raise SnapshotCorruptError(f"{where} has format {version}; this version reads format {FORMAT}")
         del body["format"]
-        return cls(**body)
+        manifest = cls(**body)
+        if outside := [name for name in manifest.files if ".." in PurePosixPath(name).parts or name.startswith("/")]:
+            raise SnapshotCorruptError(f"{where} names {outside[0]}, which is not below its directory")
+        return manifest
+
+    def check(self, present: Collection[str], sha256: Callable[[str], str], where: str) -> None:
+        """Compare the files that are there with the ones named here.
+
+        Args:
+            present: Relative paths of the files, without the manifest's own.
+            sha256: The digest of one of them.
+            where: The directory, as named in errors.
+
+        Raises:
+            SnapshotCorruptError: Names the first file that is missing, torn, altered or not of the directory.
+        """
+        for name in sorted({*present, *self.files}):
+            path = f"{where}/{name}"
+            if name not in self.files:
+                raise SnapshotCorruptError(f"{path} is not in the manifest of {self.handle}")
+            if name not in present:
+                raise SnapshotCorruptError(f"{path} of {self.handle} is missing")
+            if (found := sha256(name)) != self.files[name]:
+                raise SnapshotCorruptError(
+                    f"{path} of {self.handle} is torn or altered: sha256 is {found}, "
+                    f"the manifest has {self.files[name]}"
+                )
+
+    def _body(self) -> dict[str, Any]:
+        # what has no value isn't written, so that a manifest of an earlier version keeps its digest
+        optional = ("expires_at", "spec")
+        fields = {name: value for name, value in asdict(self).items() if value is not None or name not in optional}
+        return {"format": FORMAT, **fields}
 
 
 def seal(target: Path, write: Callable[[Path], None], describe: Callable[[dict[str, str]], Manifest]) -> Manifest:
@@ -77,9 +131,9 @@ def seal(target: Path, write: Callable[[Path], None], describe: Callable[[dict[s
         write: Writes the files into the folder that it is given.
         describe: Makes the manifest from the files' digests.
     """
-    with _draft(target) as draft:
+    with drafted(target.parent, target.name) as draft:
         write(draft)
-        manifest = describe(_digests(draft))
+        manifest = describe(digests(draft))
         (draft / MANIFEST).write_text(manifest.dumps(), encoding="utf-8")
         for path in _files(draft):
             _sync(path)
@@ -90,24 +144,19 @@ def seal(target: Path, write: Callable[[Path], None], describe: Callable[[dict[s
     return manifest
 
 
-def verify(directory: Path) -> Manifest:
+def verify(directory: Path, *, where: str | None = None) -> Manifest:
     """Check every file of a sealed directory against its manifest, and return that.
+
+    Args:
+        directory: The directory.
+        where: What errors call it, if not by its path.
 
     Raises:
         SnapshotCorruptError: Names the first file that is missing, torn, altered or not of the directory.
     """
     manifest = Manifest.load(directory)
     present = {path.relative_to(directory).as_posix() for path in _files(directory)} - {MANIFEST}
-    for name in sorted(present | set(manifest.files)):
-        if name not in manifest.files:
-            raise SnapshotCorruptError(f"{directory / name} is not in the manifest of {manifest.handle}")
-        if name not in present:
-            raise SnapshotCorruptError(f"{directory / name} of {manifest.handle} is missing")
-        if (found := _sha256(directory / name)) != manifest.files[name]:
-            raise SnapshotCorruptError(
-                f"{directory / name} of {manifest.handle} is torn or altered: sha256 is {found}, "
-                f"the manifest has {manifest.files[name]}"
-            )
+    manifest.check(present, lambda name: _sha256(directory / name), where or str(directory))
     return manifest
 
 
@@ -119,9 +168,10 @@ def discard(directory: Path) -> None:
 
 
 @contextmanager
-def _draft(target: Path) -> Generator[Path]:
-    folder = Path(tempfile.mkdtemp(prefix=".draft-", dir=target.parent))
-    draft = folder / target.name
+def drafted(parent: Path, name: str) -> Generator[Path]:
+    """An empty folder below `parent` under a passing name, of which nothing stays but what is moved out of it."""
+    folder = Path(tempfile.mkdtemp(prefix=".draft-", dir=parent))
+    draft = folder / name
     draft.mkdir()
     try:
         yield draft
@@ -133,7 +183,8 @@ def _files(directory: Path) -> list[Path]:
     return [path for path in directory.rglob("*") if not path.is_dir()]
 
 
-def _digests(directory: Path) -> dict[str, str]:
+def digests(directory: Path) -> dict[str, str]:
+    """The sha256 of every file below a directory, by relative path."""
     return {path.relative_to(directory).as_posix(): _sha256(path) for path in _files(directory)}
 
 

@@ -1,57 +1,45 @@
-"""Snapshots and training checkpoints in a local folder."""
+"""Snapshots and training checkpoints, in a local folder or an object store."""
 
 from __future__ import annotations
 
-import fcntl
+import math
 import os
 import time
-from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import cast
+from typing import Any
 
 from tinker_actors.errors import PolicyError, SnapshotCorruptError, UnknownPolicyError
 from tinker_actors.policies.handles import Handle, HandleKind, PolicyId, check_id
-from tinker_actors.policies.sealing import MANIFEST, Manifest, discard, seal, verify
+from tinker_actors.policies.places import place_of
+from tinker_actors.policies.retention import Retention
+from tinker_actors.policies.sealing import MANIFEST, Manifest
+from tinker_actors.policies.snapshot import Snapshot
 from tinker_actors.policies.spec import PolicyKind
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Snapshot:
-    """An immutable, numbered export of a policy.
+class SnapshotStore:
+    """Sealed directories, `<root>/<policy id>/<handle kind>/<name>`, in a local folder or behind any URL of fsspec.
+
+        SnapshotStore("run/policies"), SnapshotStore("s3://bucket/run"), SnapshotStore("memory://run")
+
+    Several processes may use one store at a time. A snapshot appears whole or not at all, is never rewritten, and its
+    number is never given again, even after it expired. A local folder is read in place; of what lies elsewhere a copy
+    is kept in the cache folder, and checked whenever it is used.
+
+    Args:
+        root: The folder, or the URL.
 
     Attributes:
-        handle: `tinker://<policy id>/<sampler_weights or weights>/<name>`.
-        policy_id: The policy.
-        number: Increases with each one of the same policy and handle kind; never reused.
-        step: Optimizer steps that the policy had behind it.
-        base_model: The base model's name.
-        kind: `lora` (a PEFT directory) or `full` (a transformers model directory).
-        path: The directory's absolute path.
-        parent: Handle of the snapshot or checkpoint that its weights grew from, if any.
-        created_at: Seconds since the epoch.
-    """
+        root: The folder's absolute path, or the URL.
 
-    handle: str
-    policy_id: PolicyId
-    number: int
-    step: int
-    base_model: str
-    kind: PolicyKind
-    path: str
-    parent: str | None
-    created_at: float
-
-
-class SnapshotStore:
-    """A folder of sealed directories, `<root>/<policy id>/<handle kind>/<name>`.
-
-    Several processes may use one folder at a time. A snapshot appears whole or not at all, is never rewritten, and its
-    number is never given again, even after it was pruned.
+    Raises:
+        ConfigError: The URL is of a kind that isn't known, or whose package isn't installed.
     """
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
-        self.root = Path(root).resolve()
+        self._place = place_of(root)
+        self.root = self._place.root
 
     def publish(
         self,
@@ -62,6 +50,8 @@ class SnapshotStore:
         base_model: str,
         kind: PolicyKind = "lora",
         parent: str | None = None,
+        spec: Mapping[str, Any] | None = None,
+        ttl: float | None = None,
     ) -> Snapshot:
         """Store the next snapshot of a policy for samplers.
 
@@ -72,13 +62,19 @@ class SnapshotStore:
             base_model: The base model's name.
             kind: What `write` writes: a PEFT directory or a model directory.
             parent: Handle of the snapshot or checkpoint that the weights grew from.
+            spec: What the policy was made from, as plain data.
+            ttl: Seconds after which it may expire; None for never.
 
         Raises:
-            PolicyError: The id is not valid.
+            PolicyError: The id or the ttl is not valid.
+            StoreError: The store can't be reached.
         """
-        number = self._take_number(policy_id, "sampler_weights")
+        if ttl is not None and not (math.isfinite(ttl) and ttl > 0):
+            raise PolicyError(f"ttl is {ttl}; a positive number of seconds, or None, is needed")
+        number = self._place.take_number(check_id("policy id", policy_id), "sampler_weights")
         handle = Handle(policy_id=policy_id, kind="sampler_weights", name=f"{number:06d}")
-        return self._seal(handle, number, write, step, base_model, kind, parent)
+        facts = {"step": step, "base_model": base_model, "kind": kind, "parent": parent, "spec": spec, "ttl": ttl}
+        return self._seal(handle, number, write, facts)
 
     def checkpoint(
         self,
@@ -90,59 +86,100 @@ class SnapshotStore:
         base_model: str,
         kind: PolicyKind = "lora",
         parent: str | None = None,
+        spec: Mapping[str, Any] | None = None,
     ) -> Snapshot:
         """Store a named training checkpoint of a policy; arguments as for `publish`.
 
         Raises:
             PolicyError: The id or name is not valid, or the policy has a checkpoint of this name.
+            StoreError: The store can't be reached.
         """
         handle = Handle(policy_id=policy_id, kind="weights", name=name)
-        if self._path(handle).exists():
+        if name in self._place.names(policy_id, "weights"):
             raise PolicyError(f"{handle} exists; checkpoints are not rewritten, so choose another name or delete it")
-        number = self._take_number(policy_id, "weights")
-        return self._seal(handle, number, write, step, base_model, kind, parent)
+        number = self._place.take_number(policy_id, "weights")
+        facts = {"step": step, "base_model": base_model, "kind": kind, "parent": parent, "spec": spec}
+        return self._seal(handle, number, write, facts)
 
     def delete(self, handle: str) -> None:
         """Delete a snapshot or checkpoint; its number is not given again.
 
         Raises:
             UnknownPolicyError: The store has no such snapshot or checkpoint.
+            PolicyError: It is pinned.
         """
-        discard(Path(self.get(handle).path))
+        snapshot = self.get(handle)
+        parsed = Handle.parse(snapshot.handle)
+        if parsed.name in self._place.pins(parsed.policy_id, parsed.kind):
+            raise PolicyError(f"{handle} is pinned; unpin it before it is deleted")
+        self._place.discard(parsed)
 
     def get(self, handle: str) -> Snapshot:
-        """What a handle stands for, from its manifest; the other files are checked by `verify`.
+        """What a handle stands for, from its manifest; the other files are checked by `fetch`.
 
         Raises:
             PolicyError: The text is no handle.
             UnknownPolicyError: The store has no such snapshot or checkpoint.
             SnapshotCorruptError: Its manifest is torn or altered.
         """
-        parsed = Handle.parse(handle)
-        path = self._path(parsed)
-        if not path.is_dir():
-            known = [entry.name for entry in self._entries(parsed.policy_id, parsed.kind)]
-            raise UnknownPolicyError(f"{handle} is not in the store {self.root}; the newest there are {known[-5:]}")
-        snapshot = self._snapshot(path, Manifest.load(path))
-        if snapshot.handle != handle:
-            raise SnapshotCorruptError(f"{path / MANIFEST} is that of {snapshot.handle}, not of {handle}")
-        return snapshot
+        return Snapshot.of(self.manifest(handle), self._place.where(Handle.parse(handle)))
 
-    def verify(self, snapshot: Snapshot) -> None:
-        """Check a snapshot's files against its manifest; to be done before they are loaded.
+    def manifest(self, handle: str) -> Manifest:
+        """All that a snapshot's manifest says; errors as of `get`."""
+        parsed = Handle.parse(handle)
+        manifest = self._place.manifest(parsed)
+        if manifest is None:
+            known = self._place.names(parsed.policy_id, parsed.kind)
+            raise UnknownPolicyError(f"{handle} is not in the store {self.root}; the newest there are {known[-5:]}")
+        if manifest.handle != handle:
+            where = self._place.where(parsed)
+            raise SnapshotCorruptError(f"{where}/{MANIFEST} is that of {manifest.handle}, not of {handle}")
+        return manifest
+
+    def fetch(self, snapshot: Snapshot) -> Path:
+        """A snapshot's directory on this host, its files checked against the manifest; to be read only.
+
+        In a local store that is the directory itself; of any other a copy in the cache folder, which is there for the
+        next time. It may be dropped from there ten minutes after.
 
         Raises:
             UnknownPolicyError: It is gone.
-            SnapshotCorruptError: Names the first file that is missing, torn or altered.
+            SnapshotCorruptError: Names the first file that is missing, torn, altered or not of the directory.
+            StoreError: The store can't be reached.
         """
-        if not Path(snapshot.path).is_dir():
-            raise UnknownPolicyError(f"{snapshot.handle} is gone from {snapshot.path}")
-        verify(Path(snapshot.path))
+        return self._place.fetch(Handle.parse(snapshot.handle))
+
+    def verify(self, snapshot: Snapshot) -> None:
+        """Check a snapshot's files against its manifest; errors as of `fetch`, which does the same."""
+        self.fetch(snapshot)
+
+    def pin(self, handle: str) -> None:
+        """Keep a snapshot or checkpoint from expiring and from being deleted, until `unpin`; kept in the store.
+
+        Raises:
+            UnknownPolicyError: The store has no such snapshot or checkpoint.
+        """
+        self.get(handle)
+        self._place.pin(Handle.parse(handle), pinned=True)
+
+    def unpin(self, handle: str) -> None:
+        """Undo `pin`; nothing happens to one that isn't pinned."""
+        self._place.pin(Handle.parse(handle), pinned=False)
+
+    def pinned(self, policy_id: PolicyId, kind: HandleKind = "sampler_weights") -> frozenset[str]:
+        """Handles of a policy's pinned snapshots or checkpoints."""
+        names = self._place.pins(check_id("policy id", policy_id), kind)
+        return frozenset(str(Handle(policy_id=policy_id, kind=kind, name=name)) for name in names)
 
     def list(self, policy_id: PolicyId, kind: HandleKind = "sampler_weights") -> tuple[Snapshot, ...]:
-        """A policy's snapshots or checkpoints, oldest first; empty if it has none."""
-        check_id("policy id", policy_id)
-        found = [self._snapshot(path, Manifest.load(path)) for path in self._entries(policy_id, kind)]
+        """A policy's snapshots or checkpoints, oldest first; empty if it has none.
+
+        Raises:
+            SnapshotCorruptError: A manifest is torn or altered.
+            StoreError: The store can't be reached.
+        """
+        manifests = self._place.manifests(check_id("policy id", policy_id), kind)
+        found = [Snapshot.of(manifest, self._place.where(Handle.parse(manifest.handle))) for manifest in manifests]
         return tuple(sorted(found, key=lambda snapshot: snapshot.number))
 
     def latest(self, policy_id: PolicyId, kind: HandleKind = "sampler_weights") -> Snapshot:
@@ -157,89 +194,59 @@ class SnapshotStore:
 
     def policies(self) -> tuple[PolicyId, ...]:
         """The ids of all policies in the store, sorted."""
-        if not self.root.is_dir():
-            return ()
-        return tuple(sorted(path.name for path in self.root.iterdir() if path.is_dir()))
+        return tuple(sorted(self._place.policies()))
 
-    def prune(
+    def expire(
         self,
         policy_id: PolicyId,
+        retention: Retention,
         *,
-        keep_last: int,
-        pinned: Collection[int] = (),
         kind: HandleKind = "sampler_weights",
+        in_use: Collection[str] = (),
     ) -> tuple[str, ...]:
-        """Delete all but the last `keep_last` of a policy's snapshots or checkpoints and the pinned numbers.
+        """Delete what a policy need not keep any longer: never the newest, one that is pinned, or one in use.
+
+        Args:
+            policy_id: The policy.
+            retention: What is kept.
+            kind: Snapshots or checkpoints.
+            in_use: Handles of those that somebody serves or reads.
 
         Returns:
             The handles of what was deleted.
         """
-        if keep_last < 0:
-            raise PolicyError(f"keep_last is {keep_last}; an integer of at least 0 is needed")
-        found = self.list(policy_id, kind)
-        gone = [snapshot for snapshot in found[: len(found) - keep_last] if snapshot.number not in pinned]
+        gone = self.expired(policy_id, retention, kind=kind, in_use=in_use)
         for snapshot in gone:
-            discard(Path(snapshot.path))
+            self._place.discard(Handle.parse(snapshot.handle))
         return tuple(snapshot.handle for snapshot in gone)
 
-    def _path(self, handle: Handle) -> Path:
-        return self.root / handle.policy_id / handle.kind / handle.name
-
-    def _entries(self, policy_id: PolicyId, kind: HandleKind) -> list[Path]:
-        folder = self.root / policy_id / kind
-        if not folder.is_dir():
-            return []
-        return sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
-
-    def _take_number(self, policy_id: PolicyId, kind: HandleKind) -> int:
-        """The next number of a policy and kind, on disk as taken before it is returned."""
-        folder = self.root / check_id("policy id", policy_id) / kind
-        folder.mkdir(parents=True, exist_ok=True)
-        with (folder / ".numbers").open("a+", encoding="ascii") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)  # released when the file closes
-            file.seek(0)
-            # One line a number: a torn last line is no number, and the one above it still counts.
-            taken = [int(line) for line in file.read().split("\n")[:-1] if line.isdecimal()]
-            number = max(taken, default=0) + 1
-            file.write(f"\n{number}\n")
-            file.flush()
-            os.fsync(file.fileno())
-        return number
-
-    def _seal(
+    def expired(
         self,
-        handle: Handle,
-        number: int,
-        write: Callable[[Path], None],
-        step: int,
-        base_model: str,
-        kind: PolicyKind,
-        parent: str | None,
-    ) -> Snapshot:
+        policy_id: PolicyId,
+        retention: Retention,
+        *,
+        kind: HandleKind = "sampler_weights",
+        in_use: Collection[str] = (),
+    ) -> tuple[Snapshot, ...]:
+        """What `expire` would delete now."""
+        found = self.list(policy_id, kind)
+        kept = {*in_use, *self.pinned(policy_id, kind)} if found else set(in_use)
+        return tuple(retention.expired(found, now=time.time(), kept=kept))
+
+    def _seal(self, handle: Handle, number: int, write: Callable[[Path], None], facts: Mapping[str, Any]) -> Snapshot:
         def describe(files: dict[str, str]) -> Manifest:
+            now, ttl, spec = time.time(), facts.get("ttl"), facts["spec"]
             return Manifest(
                 handle=str(handle),
                 number=number,
-                step=step,
-                base_model=base_model,
-                kind=kind,
-                parent=parent,
-                created_at=time.time(),
+                step=facts["step"],
+                base_model=facts["base_model"],
+                kind=facts["kind"],
+                parent=facts["parent"],
+                created_at=now,
                 files=files,
+                expires_at=None if ttl is None else now + ttl,
+                spec=None if spec is None else dict(spec),
             )
 
-        path = self._path(handle)
-        return self._snapshot(path, seal(path, write, describe))
-
-    def _snapshot(self, path: Path, manifest: Manifest) -> Snapshot:
-        return Snapshot(
-            handle=manifest.handle,
-            policy_id=Handle.parse(manifest.handle).policy_id,
-            number=manifest.number,
-            step=manifest.step,
-            base_model=manifest.base_model,
-            kind=cast(PolicyKind, manifest.kind),
-            path=str(path),
-            parent=manifest.parent,
-            created_at=manifest.created_at,
-        )
+        return Snapshot.of(self._place.seal(handle, write, describe), self._place.where(handle))

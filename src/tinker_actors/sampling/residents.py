@@ -40,10 +40,12 @@ class Checked:
 
     Attributes:
         snapshot: The snapshot.
+        folder: Its files.
         network: The loaded model of a full-weights snapshot; None for an adapter.
     """
 
     snapshot: Snapshot
+    folder: Path
     network: Network | None
 
 
@@ -147,18 +149,18 @@ class Residents:
         snapshot = self._store.get(handle)
         if resolve(snapshot.base_model).name != self._base.name:
             raise PolicyError(f"{handle} is of base model {snapshot.base_model}; this sampler serves {self._base.name}")
-        self._store.verify(snapshot)
+        folder = self._store.fetch(snapshot)
         if snapshot.kind == "lora":
-            return Checked(snapshot=snapshot, network=None)
-        model = load_directory(Path(snapshot.path), self._base.dtype).eval().requires_grad_(False)
+            return Checked(snapshot=snapshot, folder=folder, network=None)
+        model = load_directory(folder, self._base.dtype).eval().requires_grad_(False)
         network = Network(model, self._base.vision)
         if network.vocab_size != self.vocab_size:
             raise PolicyError(f"{handle} has {network.vocab_size} logits; {self._base.name} has {self.vocab_size}")
-        return Checked(snapshot=snapshot, network=network)
+        return Checked(snapshot=snapshot, folder=folder, network=network)
 
     def _place(self, entry: Checked) -> Resident:
         snapshot, network = entry.snapshot, entry.network
-        slot = self._lora.load(Path(snapshot.path)) if network is None else 0
+        slot = self._lora.load(entry.folder) if network is None else 0
         return Resident(handle=snapshot.handle, step=snapshot.step, network=network or self._lora, slot=slot)
 
     def _unload(self, residents: Iterable[Resident]) -> None:

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from tinker_actors.algorithms import ADVANTAGE_SETTINGS, AdvantageConfig, AdvantageName
 from tinker_actors.errors import ConfigError, PolicyError
-from tinker_actors.policies import Handle
+from tinker_actors.policies import Handle, Retention
 from tinker_actors.training import AdamParams, LossConfig, OptimizerName
 from tinker_actors.training.optimizer_params import params_class
 from tinker_actors.training.schedules import Schedule, scheduled
@@ -243,6 +243,12 @@ class CheckpointSection(Section):
     """Training states kept."""
     keep_snapshots: int = Field(default=3, ge=1)
     """Sampler snapshots kept, the newest first."""
+    snapshot_age: float | None = Field(default=None, gt=0)
+    """Seconds after which a sampler snapshot goes, the newest excepted; no bound if not given."""
+
+    def retention(self) -> Retention:
+        """Which sampler snapshots are kept."""
+        return Retention(keep_last=self.keep_snapshots, max_age=self.snapshot_age)
 
 
 class RunConfig(Section):

@@ -12,7 +12,7 @@ from typing import Any
 from tinker_actors.actors import Mesh, Restarted, RestartPolicy
 from tinker_actors.coordinator import EpisodeLimits
 from tinker_actors.environments import EnvironmentFactory
-from tinker_actors.policies import PolicyRegistry, Snapshot, SnapshotStore
+from tinker_actors.policies import PolicyRegistry, Snapshot
 from tinker_actors.rollouts import (
     Collected,
     CollectEvent,
@@ -73,7 +73,7 @@ class Crew:
             )
             for number in range(1, max(config.rollouts.workers, 1) + 1)
         ]
-        registry = await mesh.spawn(PolicyRegistry, name="policies", node=0)
+        registry = await mesh.spawn(PolicyRegistry, str(folder.policies), name="policies", node=0)
         gate = await mesh.spawn(Gate, patience=lockstep_patience(config), name="gate", node=0)
         return cls(
             mesh=mesh,
@@ -212,10 +212,8 @@ class Crew:
         await self.registry.announce(snapshot)
         await sampler.refresh([*bound, snapshot.handle])
         await self.gate.serve(snapshot.handle)
-        store, keep = SnapshotStore(self.folder.policies), self.config.checkpoints.keep_snapshots
-        pinned = {store.get(handle).number for handle in (*bound, *saved)}
-        for handle in await asyncio.to_thread(store.prune, snapshot.policy_id, keep_last=keep, pinned=pinned):
-            await self.registry.retire(handle)
+        await self.registry.lease("run", (*bound, *saved, snapshot.handle))
+        await self.registry.expire(snapshot.policy_id, self.config.checkpoints.retention())
 
     def _tell(self, shown: Callable[[], bool], cohort_of: Mapping[str, str], event: CollectEvent) -> None:
         if isinstance(event, EpisodesDone):

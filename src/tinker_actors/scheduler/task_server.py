@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 
 from tinker_actors.actors import Mesh
 from tinker_actors.data import Episode, Task
-from tinker_actors.policies import PolicySpec, Snapshot, SnapshotStore
+from tinker_actors.policies import PolicySpec, Retention, Snapshot, SnapshotStore
 from tinker_actors.rollouts import transcript, transcript_text
 from tinker_actors.sampling import Sampler
 from tinker_actors.scheduler.checks import check_job
@@ -185,7 +185,7 @@ class _Job:
                     f"{state.step} is whole: --resume goes on from there"
                 )
             raise
-        self._store.prune(POLICY, keep_last=self._crew.config.checkpoints.keep, kind="weights")
+        self._store.expire(POLICY, Retention(keep_last=self._crew.config.checkpoints.keep), kind="weights")
         return saved
 
     def _record(self, result: StepResult) -> None:

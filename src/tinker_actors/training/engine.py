@@ -244,8 +244,7 @@ class TrainingEngine:
         policy_id = Handle(policy_id=policy or parsed.policy_id, kind="weights", name=parsed.name).policy_id
         source = self.store if store is None else SnapshotStore(store)
         snapshot = source.get(handle)
-        source.verify(snapshot)
-        folder = Path(snapshot.path)
+        folder = source.fetch(snapshot)
         self._check_base(read_spec(folder))
         restored = read_checkpoint(folder, policy_id, self.base, optimizer=optimizer)
         restored.parent = handle

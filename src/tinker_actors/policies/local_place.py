@@ -1,0 +1,101 @@
+"""Sealed directories in a local folder, which several processes may use at a time."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from tinker_actors.errors import UnknownPolicyError
+from tinker_actors.policies.handles import Handle, HandleKind, PolicyId
+from tinker_actors.policies.places import PINS
+from tinker_actors.policies.sealing import Manifest, discard, seal, verify
+
+
+class LocalPlace:
+    """A folder, which need not exist; nothing in it is ever copied to be read. See `Place`."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root.resolve()
+
+    @property
+    def root(self) -> Path:
+        """The folder's absolute path."""
+        return self._root
+
+    def policies(self) -> list[PolicyId]:
+        """Policies that have something here."""
+        return [path.name for path in self.root.iterdir() if path.is_dir()] if self.root.is_dir() else []
+
+    def names(self, policy_id: PolicyId, kind: HandleKind) -> list[str]:
+        """What of a policy and kind is here."""
+        folder = self.root / policy_id / kind
+        if not folder.is_dir():
+            return []
+        return sorted(path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+
+    def manifests(self, policy_id: PolicyId, kind: HandleKind) -> list[Manifest]:
+        """The manifests of all of a policy and kind."""
+        folder = self.root / policy_id / kind
+        return [Manifest.load(folder / name) for name in self.names(policy_id, kind)]
+
+    def manifest(self, handle: Handle) -> Manifest | None:
+        """What a directory's manifest says."""
+        path = self._path(handle)
+        return Manifest.load(path) if path.is_dir() else None
+
+    def where(self, handle: Handle) -> str:
+        """A directory's absolute path."""
+        return str(self._path(handle))
+
+    def take_number(self, policy_id: PolicyId, kind: HandleKind) -> int:
+        """The next number, on disk as taken before it is returned; never the same one to two processes."""
+        folder = self.root / policy_id / kind
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / ".numbers").open("a+", encoding="ascii") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)  # released when the file closes
+            file.seek(0)
+            # One line a number: a torn last line is no number, and the one above it still counts.
+            taken = [int(line) for line in file.read().split("\n")[:-1] if line.isdecimal()]
+            number = max(taken, default=0) + 1
+            file.write(f"\n{number}\n")
+            file.flush()
+            os.fsync(file.fileno())
+        return number
+
+    def seal(
+        self, handle: Handle, write: Callable[[Path], None], describe: Callable[[dict[str, str]], Manifest]
+    ) -> Manifest:
+        """Make a directory appear complete and on disk, or not at all."""
+        return seal(self._path(handle), write, describe)
+
+    def fetch(self, handle: Handle) -> Path:
+        """The directory itself, its files checked."""
+        path = self._path(handle)
+        if not path.is_dir():
+            raise UnknownPolicyError(f"{handle} is gone from {path}")
+        verify(path)
+        return path
+
+    def discard(self, handle: Handle) -> None:
+        """Delete a directory and its pin."""
+        self.pin(handle, pinned=False)
+        discard(self._path(handle))
+
+    def pins(self, policy_id: PolicyId, kind: HandleKind) -> frozenset[str]:
+        """Names of what is pinned."""
+        folder = self.root / policy_id / PINS / kind
+        return frozenset(path.name for path in folder.iterdir()) if folder.is_dir() else frozenset()
+
+    def pin(self, handle: Handle, *, pinned: bool) -> None:
+        """Pin a directory, or take the pin away."""
+        mark = self.root / handle.policy_id / PINS / handle.kind / handle.name
+        if pinned:
+            mark.parent.mkdir(parents=True, exist_ok=True)
+            mark.touch()
+        else:
+            mark.unlink(missing_ok=True)
+
+    def _path(self, handle: Handle) -> Path:
+        return self.root / handle.policy_id / handle.kind / handle.name
