@@ -1,11 +1,15 @@
+import errno
+import os
+import resource
+import signal
 from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load, save
+from safetensors.torch import load, save, save_file
 
 from tinker_actors.errors import ConfigError, PolicyError, SnapshotCorruptError, UnknownPolicyError
-from tinker_actors.training import AdamParams
+from tinker_actors.training import AdamParams, checkpoint
 from tinker_actors.training.engine import TrainingEngine
 from tinker_actors.training.optimizer import PolicyOptimizer
 
@@ -115,3 +119,74 @@ def test_what_is_no_checkpoint_of_this_base_is_refused(engine, make, tmp_path):
     with pytest.raises(ConfigError, match="tiny-llama"):
         other.load(handle)
     assert other.policies() == ()
+
+
+def _kill(*_):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _fill_the_disk(*_):
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def _save_amid_which(engine, accident):
+    """Save with a writer to which something happens after half of its tensors file."""
+
+    def half(tensors, path):
+        if Path(path).name != "training_state.safetensors":
+            return save_file(tensors, path)
+        content = save(tensors)
+        Path(path).write_bytes(content[: len(content) // 2])
+        return accident()
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(checkpoint, "save_file", half)
+        engine.save("p", "second")
+
+
+@pytest.mark.parametrize("accident", [_fill_the_disk, _kill])
+def test_a_writer_that_finds_the_disk_full_or_is_killed_leaves_the_last_good_checkpoint(engine, make, exact, accident):
+    engine.create(make.spec("p"))
+    make.train(engine, "p", 1)
+    first = engine.save("p", "first")
+    saved = exact.state(engine, "p")
+    make.train(engine, "p", 1, first=5)
+    later = exact.state(engine, "p")
+    child = os.fork() if accident is _kill else None
+    if child == 0:
+        try:
+            _save_amid_which(engine, accident)
+        finally:
+            os._exit(1)
+    if child is None:
+        with pytest.raises(OSError, match="No space left"):
+            _save_amid_which(engine, accident)
+    else:
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    assert exact.same(exact.state(engine, "p"), later)
+    assert [entry.handle for entry in engine.store.list("p", "weights")] == [first]
+    with pytest.raises(UnknownPolicyError):
+        engine.load("tinker://p/weights/second")
+    again = TrainingEngine("tiny-llama", engine.store.root)
+    again.load(first)
+    assert exact.same(exact.state(again, "p"), saved)
+    again.load(engine.save("p", "second"))
+    assert exact.same(exact.state(again, "p"), later)
+
+
+def test_a_real_limit_on_the_disk_leaves_the_last_good_checkpoint(engine, make, exact):
+    engine.create(make.spec("p"))
+    first = engine.save("p", "first")
+    saved = exact.state(engine, "p")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
+    try:
+        with pytest.raises(Exception, match=r"(?i)file too large"):
+            engine.save("p", "second")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    make.train(engine, "p", 1)
+    engine.load(first)
+    assert exact.same(exact.state(engine, "p"), saved)
+    folder = engine.store.root / "p" / "weights"
+    assert [path.name for path in folder.iterdir() if path.is_dir()] == ["first"]

@@ -19,6 +19,7 @@ from tinker_actors.training.contract import (
     PolicyInfo,
     RatioLevel,
 )
+from tinker_actors.training.residency import Residency
 
 if TYPE_CHECKING:
     from tinker_actors.training.custom import forward_backward_custom
@@ -40,6 +41,7 @@ __all__ = [
     "OptimizerName",
     "PolicyInfo",
     "RatioLevel",
+    "Residency",
     "Trainer",
     "TrainingEngine",
     "forward_backward_custom",

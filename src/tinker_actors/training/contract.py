@@ -69,6 +69,7 @@ class PolicyInfo:
         parameters: How many weights are trained.
         pending: How many forward_backward calls since the last optimizer step.
         snapshot: Handle of the last snapshot published, if any.
+        resident: Whether its state is in memory; if not, it lies on disk until the policy is used.
     """
 
     policy_id: str
@@ -78,3 +79,4 @@ class PolicyInfo:
     parameters: int
     pending: int
     snapshot: str | None
+    resident: bool = True

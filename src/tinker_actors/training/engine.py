@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -21,8 +22,10 @@ from tinker_actors.training.loss_config import LossConfig
 from tinker_actors.training.packing import Block, chains, packed_blocks
 from tinker_actors.training.passes import run_alone, run_joint
 from tinker_actors.training.policy import TrainedPolicy
+from tinker_actors.training.residency import Residency
 from tinker_actors.training.scoring import run_padded
 from tinker_actors.training.sharing import can_pack, grow
+from tinker_actors.training.spill import Shelf
 from tinker_actors.training.work import Work
 
 
@@ -36,13 +39,16 @@ class TrainingEngine:
         base_model: The base model's name in the catalogue.
         store: Folder of the snapshot store.
         dtype: The base's dtype; adapters and fully trained weights are fp32.
+        resident: How many policies may be in memory; the others' state lies on disk until they are used. None for all.
     """
 
-    def __init__(self, base_model: str, store: str | Path, dtype: str = "float32") -> None:
+    def __init__(
+        self, base_model: str, store: str | Path, dtype: str = "float32", *, resident: Residency | None = None
+    ) -> None:
         self.base_model = base_model
         self.base = load_base(base_model, dtype)
         self.store = SnapshotStore(store)
-        self._policies: dict[str, TrainedPolicy] = {}
+        self._policies = Shelf(resident)
         self._lora = MultiLoraModel(self.base.skeleton()) if can_pack(self.base.config) else None
 
     def create(self, spec: PolicySpec) -> str:
@@ -57,6 +63,7 @@ class TrainingEngine:
         if policy_id in self._policies:
             raise PolicyError(f"policy {policy_id!r} is in training here already; choose another name or delete it")
         self._policies[policy_id] = TrainedPolicy(policy_id, spec, self.base)
+        self._policies.use([policy_id])
         return policy_id
 
     def delete(self, policy_id: str) -> None:
@@ -65,12 +72,14 @@ class TrainingEngine:
         Raises:
             UnknownPolicyError: No policy of this id is in training here.
         """
-        self._policy(policy_id)
+        if policy_id not in self._policies:
+            raise self._unknown(policy_id)
         del self._policies[policy_id]
 
     def policies(self) -> tuple[PolicyInfo, ...]:
         """All policies in training, in order of creation."""
-        return tuple(policy.info() for policy in self._policies.values())
+        resident = self._policies.resident()
+        return tuple(replace(policy.info(), resident=policy.policy_id in resident) for policy in self._policies.held())
 
     def forward_backward(
         self,
@@ -122,6 +131,7 @@ class TrainingEngine:
         ids = [policy_id for policy_id, _, _ in batches]
         if twice := {policy_id for policy_id in ids if ids.count(policy_id) > 1}:
             raise PolicyError(f"{sorted(twice)} stand more than once; a policy has one batch in a joint pass")
+        self._policies.use(ids)
         works = [self._work(*batch) for batch in batches]
         with contextlib.ExitStack() as stack:
             for work in works:
@@ -139,6 +149,7 @@ class TrainingEngine:
             loss: The loss.
             every_target: Give log-probs of all targets rather than the trained ones; loss and metrics don't change.
         """
+        self._policies.use([policy_id])
         works = [self._work(policy_id, datums, loss)]
         return self._compute(works, backward=False, every_target=every_target)[0]
 
@@ -249,6 +260,7 @@ class TrainingEngine:
         restored = read_checkpoint(folder, policy_id, self.base, optimizer=optimizer)
         restored.parent = handle
         self._policies[policy_id] = restored
+        self._policies.use([policy_id])
         return policy_id
 
     def export_base(self, policy_id: str, path: str | Path) -> str:
@@ -265,10 +277,22 @@ class TrainingEngine:
         self._policy(policy_id).export(target)
         return str(target)
 
+    def close(self) -> None:
+        """Forget all policies and free what they hold in memory and on disk; the store stays."""
+        self._policies.close()
+
     def _policy(self, policy_id: str) -> TrainedPolicy:
+        """A policy, in memory, and others on disk as far as the limits demand it."""
+        self._policies.use([policy_id])
+        return self._found(policy_id)
+
+    def _found(self, policy_id: str) -> TrainedPolicy:
         if policy_id not in self._policies:
-            raise UnknownPolicyError(f"policy {policy_id!r} is not in training here; {sorted(self._policies)} are")
+            raise self._unknown(policy_id)
         return self._policies[policy_id]
+
+    def _unknown(self, policy_id: str) -> UnknownPolicyError:
+        return UnknownPolicyError(f"policy {policy_id!r} is not in training here; {sorted(self._policies)} are")
 
     def _check_base(self, spec: PolicySpec) -> None:
         if spec.base_model not in (self.base_model, self.base.name):
@@ -279,7 +303,7 @@ class TrainingEngine:
         return () if self.base.vision is None else self.base.vision.rule.unsampled
 
     def _work(self, policy_id: str, datums: Sequence[Datum], loss: LossConfig) -> Work:
-        policy = self._policy(policy_id)
+        policy = self._found(policy_id)
         base = self.base
         if loss.value_coefficient and policy.value_head is None:
             raise PolicyError(

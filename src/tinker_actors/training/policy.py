@@ -20,7 +20,7 @@ from tinker_actors.policies import PolicySpec
 from tinker_actors.training.adapters import full_model, lora_model
 from tinker_actors.training.contract import AdamParams, OptimStepResult, PolicyInfo
 from tinker_actors.training.optimizer import PolicyOptimizer, hidden_matrices
-from tinker_actors.training.optimizer_params import optimizer_of
+from tinker_actors.training.optimizer_params import OptimizerName, optimizer_of
 from tinker_actors.training.value_head import ValueHead
 
 
@@ -59,6 +59,8 @@ class TrainedPolicy:
         self.adapter = self._adapter()
         matrices = hidden_matrices(self.model, self.model.get_output_embeddings()) if spec.kind == "full" else ()
         self.optimizer = PolicyOptimizer(self.parameters, matrices)
+        self._size = sum(parameter.numel() for parameter in self.parameters.values())
+        self._moments_of: OptimizerName | None = None
         self.step = self.pending = 0
         self.parent: str | None = None
         self.snapshot: str | None = None
@@ -152,6 +154,31 @@ class TrainedPolicy:
         for name, parameter in self.parameters.items():
             parameter.grad = gradients.get(name)
 
+    def state(self) -> dict[str, Tensor]:
+        """Weights, moments and pending gradients as weights/, optimizer/ and gradients/<name>; views, not copies."""
+        parts = {"weights": self.weights(), "optimizer": self.optimizer.state(), "gradients": self.gradients()}
+        return {f"{part}/{name}": value for part, tensors in parts.items() for name, value in tensors.items()}
+
+    def nbytes(self) -> int:
+        """Bytes of `state`."""
+        return sum(value.nbytes for value in self.state().values())
+
+    def drop_state(self) -> None:
+        """Let go of what `state` holds; nothing but `take_state` and `info` may follow."""
+        self._moments_of = self.optimizer.name
+        self.optimizer.forget()
+        for parameter in self.parameters.values():
+            parameter.grad = None
+            parameter.data = torch.empty(0, dtype=parameter.dtype, device=parameter.device)
+
+    def take_state(self, tensors: dict[str, Tensor]) -> None:
+        """Hold again what `state` gave before `drop_state`; the tensors become the policy's own."""
+        for name, parameter in self.parameters.items():
+            parameter.data = tensors[f"weights/{name}"]
+            parameter.grad = tensors.get(f"gradients/{name}")
+        moments = {name.removeprefix("optimizer/"): tensors[name] for name in tensors if name.startswith("optimizer/")}
+        self.optimizer.load(self._moments_of, moments)
+
     def info(self) -> PolicyInfo:
         """The policy in numbers."""
         return PolicyInfo(
@@ -159,7 +186,7 @@ class TrainedPolicy:
             base_model=self.spec.base_model,
             kind=self.spec.kind,
             step=self.step,
-            parameters=sum(parameter.numel() for parameter in self.parameters.values()),
+            parameters=self._size,
             pending=self.pending,
             snapshot=self.snapshot,
         )

@@ -24,6 +24,7 @@ from tinker_actors.training.contract import (
 )
 from tinker_actors.training.custom_loss import SUPERVISED_PASS
 from tinker_actors.training.engine import TrainingEngine
+from tinker_actors.training.residency import Residency
 
 T = TypeVar("T")
 
@@ -48,15 +49,24 @@ class Trainer(Actor):
         dtype: The base's dtype; adapters and fully trained weights are fp32.
         threads: Threads that torch uses for this trainer's work (not for others' in the process); None is 1 for models
             of less than ten million parameters, else torch's own choice.
+        resident: How many policies may be in memory; the others' state lies on disk until they are used. None for all.
 
     Raises:
         ConfigError: `threads` is not positive.
     """
 
-    def __init__(self, *, base_model: str, store: str, dtype: str = "float32", threads: int | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        base_model: str,
+        store: str,
+        dtype: str = "float32",
+        threads: int | None = None,
+        resident: Residency | None = None,
+    ) -> None:
         if threads is not None and threads < 1:
             raise ConfigError(f"threads is {threads}; an integer of at least 1 is needed")
-        self._open = partial(TrainingEngine, base_model, store, dtype)
+        self._open = partial(TrainingEngine, base_model, store, dtype, resident=resident)
         self._threads = threads
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="trainer")
 
@@ -70,7 +80,8 @@ class Trainer(Actor):
             await self._run(_compute_with, threads)
 
     async def on_stop(self) -> None:
-        """End the thread."""
+        """End the thread, and free what idle policies hold on disk."""
+        await self._run(self._engine.close)
         self._executor.shutdown(wait=False)
 
     async def create(self, spec: PolicySpec) -> str:

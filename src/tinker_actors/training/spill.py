@@ -1,0 +1,174 @@
+"""Policies in training, of which those that nobody uses may lie on disk."""
+
+from __future__ import annotations
+
+import tempfile
+import weakref
+from collections.abc import Collection, Iterator, Mapping, MutableMapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import torch
+from torch import Tensor
+
+from tinker_actors.errors import PolicyError
+from tinker_actors.training.policy import TrainedPolicy
+from tinker_actors.training.residency import Residency
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Entry:
+    """One tensor of a file: what it was, but for its bytes, which stand one tensor after the other."""
+
+    shape: torch.Size
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+
+
+class SpillFile:
+    """Tensors in a file that has no name, so that it ends with the process however that ends.
+
+    Args:
+        tensors: What it shall hold.
+        folder: Where.
+
+    Raises:
+        OSError: They can't be written.
+    """
+
+    def __init__(self, tensors: Mapping[str, Tensor], folder: str | None) -> None:
+        self._entries: dict[str, _Entry] = {}
+        self._file: BinaryIO = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115
+        self.close = weakref.finalize(self, self._file.close)
+        """Free the disk; done at the latest when nobody holds the object."""
+        try:
+            for name, tensor in tensors.items():
+                self._entries[name] = _Entry(
+                    shape=tensor.shape, stride=tensor.stride(), dtype=tensor.dtype, device=tensor.device
+                )
+                self._file.write(_bytes(tensor.detach().cpu().contiguous()))
+            self._file.flush()
+        except OSError:
+            self.close()
+            raise
+
+    def read(self) -> dict[str, Tensor]:
+        """The tensors, bit for bit and laid out as they were.
+
+        Raises:
+            OSError: They can't be read.
+        """
+        self._file.seek(0)
+        found: dict[str, Tensor] = {}
+        for name, entry in self._entries.items():
+            held = torch.empty(entry.shape, dtype=entry.dtype)
+            if self._file.readinto(_bytes(held)) != held.nbytes:  # pyright: ignore[reportAttributeAccessIssue]
+                raise OSError(f"the file of idle state ends within {name}")
+            if held.stride() != entry.stride:
+                held = torch.empty_strided(entry.shape, entry.stride, dtype=entry.dtype).copy_(held)
+            found[name] = held.to(entry.device)
+        return found
+
+
+class Shelf(MutableMapping[str, TrainedPolicy]):
+    """Policies by id, in order of creation. Looking one up brings it back to memory, with all its state as it was.
+
+    Args:
+        residency: What may be in memory.
+
+    Raises:
+        PolicyError: From lookups and `use`: state can't be written or read. It stays where it is then.
+    """
+
+    def __init__(self, residency: Residency | None = None) -> None:
+        self._limits = residency or Residency()
+        self._policies: dict[str, TrainedPolicy] = {}
+        self._spilled: dict[str, SpillFile] = {}
+        self._recent: dict[str, None] = {}
+
+    def __getitem__(self, policy_id: str) -> TrainedPolicy:
+        policy = self._policies[policy_id]
+        if policy_id in self._spilled:
+            try:
+                policy.take_state(self._spilled[policy_id].read())
+            except OSError as error:
+                raise PolicyError(f"the idle state of policy {policy_id!r} can't be read: {error}") from error
+            self._spilled.pop(policy_id).close()
+        self._recent.pop(policy_id, None)
+        self._recent[policy_id] = None
+        return policy
+
+    def __setitem__(self, policy_id: str, policy: TrainedPolicy) -> None:
+        self._forget(policy_id)
+        self._policies[policy_id] = policy
+        self._recent[policy_id] = None
+
+    def __delitem__(self, policy_id: str) -> None:
+        del self._policies[policy_id]
+        self._forget(policy_id)
+
+    def __contains__(self, policy_id: object) -> bool:
+        return policy_id in self._policies
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._policies)
+
+    def __len__(self) -> int:
+        return len(self._policies)
+
+    def held(self) -> tuple[TrainedPolicy, ...]:
+        """All policies, without bringing any back."""
+        return tuple(self._policies.values())
+
+    def resident(self) -> tuple[str, ...]:
+        """Ids of the policies in memory, the one used least recently first."""
+        return tuple(policy_id for policy_id in self._recent if policy_id not in self._spilled)
+
+    def use(self, policy_ids: Collection[str]) -> None:
+        """Bring these back, and let others go to disk as far as the limits demand it."""
+        for policy_id in policy_ids:
+            if policy_id in self._policies:
+                self[policy_id]
+        for policy_id in self.resident():
+            if not self._too_many():
+                return
+            if policy_id not in policy_ids:
+                self._spill(policy_id)
+
+    def close(self) -> None:
+        """Forget all policies and free the disk."""
+        for policy_id in tuple(self):
+            del self[policy_id]
+
+    def _too_many(self) -> bool:
+        resident = self.resident()
+        if self._limits.policies is not None and len(resident) > self._limits.policies:
+            return True
+        if self._limits.bytes is None:
+            return False
+        return sum(self._policies[policy_id].nbytes() for policy_id in resident) > self._limits.bytes
+
+    def _spill(self, policy_id: str) -> None:
+        policy = self._policies[policy_id]
+        try:
+            file = SpillFile(policy.state(), self._limits.folder)
+        except OSError as error:
+            folder = Path(self._limits.folder or tempfile.gettempdir())
+            raise PolicyError(
+                f"the state of idle policy {policy_id!r} ({policy.nbytes()} bytes) can't be written to {folder}: "
+                f"{error}; make room there or raise the trainer's limits"
+            ) from error
+        policy.drop_state()
+        self._spilled[policy_id] = file
+
+    def _forget(self, policy_id: str) -> None:
+        self._recent.pop(policy_id, None)
+        if file := self._spilled.pop(policy_id, None):
+            file.close()
+
+
+def _bytes(tensor: Tensor) -> memoryview:
+    """The bytes of a contiguous tensor on the CPU; writing to them writes to it."""
+    return tensor.view(-1).view(torch.uint8).numpy().data
