@@ -20,6 +20,8 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "tinker-actors needs Python 3.11 or newer; set PYTHON=python3.x")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@# tests of the CUDA sources compile them for the CPU: where the machine has no compiler, one comes from PyPI
+	@command -v g++ >/dev/null || command -v clang++ >/dev/null || $(BIN)/python -m pip install --quiet ziglang==0.17.1
 	@touch $@
 
 demo: $(STAMP)
