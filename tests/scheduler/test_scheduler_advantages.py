@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +109,32 @@ async def test_a_policy_with_a_value_head_learns_to_be_rewarded(tmp_path: Path):
     metrics = await play(tmp_path / "run", *settings)
     assert metrics[0]["reward"] < 0.25
     assert metrics[-1]["reward"] > 0.6
+
+
+async def test_self_play_has_a_baseline_for_each_seat(tmp_path: Path):
+    (tmp_path / "toss.py").write_text(
+        "from tinker_actors import Environment, Step\n"
+        "class Toss(Environment):\n"
+        "    seats = ('first', 'second')\n"
+        "    def reset(self, seed): return {'first': 'go'}\n"
+        "    def step(self, actions):\n"
+        "        if 'first' in actions:\n"
+        "            return Step(observation={'second': 'go'})\n"
+        "        win = 1.0 if self.rng.random() < 0.8 else -1.0\n"
+        "        return Step(reward={'first': win, 'second': -win}, terminated=True)\n"
+    )
+    settings = [*SMALL, "--environment.name", str(tmp_path / "toss.py"), "--algorithm.name", "role_baseline"]
+    settings += ["--rollouts.group-size", "1", "--rollouts.tasks-per-step", "16"]
+    metrics = await play(tmp_path / "run", *settings)
+    assert [entry["groups"] for entry in metrics] == [32.0, 32.0]
+    kept = json.loads((tmp_path / "run" / "state.json").read_text())["baselines"]
+    assert list(kept) == ["toss/first", "toss/second"]
+    first, second = kept.values()
+    assert first == -second
+    assert first > 0.2
+    for entry in metrics:
+        assert entry["reward"] == 0.0
+        assert entry["grad_norm"] > 0
 
 
 async def test_a_resumed_run_remembers_its_running_baselines(chance, tmp_path: Path):

@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from tinker_actors.algorithms.turn_returns import BaselineOver, DiscountPer
 from tinker_actors.errors import ConfigError
+from tinker_actors.own_settings import fill_own_settings
 
 AdvantageName: TypeAlias = Literal[
     "grpo",
@@ -74,15 +75,7 @@ class AdvantageConfig:
     def __post_init__(self) -> None:
         if self.name not in ADVANTAGE_DEFAULTS:
             raise ConfigError(f"name is {self.name!r}; one of {', '.join(ADVANTAGE_DEFAULTS)} is needed")
-        defaults = ADVANTAGE_DEFAULTS[self.name]
-        for setting in ADVANTAGE_SETTINGS:
-            value = getattr(self, setting)
-            if value is None and setting in defaults:
-                object.__setattr__(self, setting, defaults[setting])
-            elif value is not None and setting not in defaults:
-                raise ConfigError(
-                    f"{setting} is {value}, but {self.name} has no such setting; its settings are {sorted(defaults)}"
-                )
+        fill_own_settings(self, ADVANTAGE_SETTINGS, ADVANTAGE_DEFAULTS[self.name])
         self._check()
 
     def _check(self) -> None:

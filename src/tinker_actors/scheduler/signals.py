@@ -66,6 +66,8 @@ class Signals:
     async def _valued(self, groups: Sequence[SeatGroup]) -> list[SeatGroup]:
         """The groups with what the value head says before the step's update."""
         datums = datums_to_value(groups)
+        if not datums:
+            return with_values(groups, (), ())
         scored = await self._trainer.forward(self._policy, datums, _SCORED)
         if scored.values is None:
             raise AlgorithmError(f"policy {self._policy!r} has no value head; its checkpoint was saved without one")

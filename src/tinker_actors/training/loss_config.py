@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from tinker_actors.errors import ConfigError
+from tinker_actors.own_settings import fill_own_settings
 
 LossName: TypeAlias = Literal[
     "cross_entropy",
@@ -95,15 +96,7 @@ class LossConfig:
     def __post_init__(self) -> None:
         if self.name not in LOSS_DEFAULTS:
             raise ConfigError(f"loss is {self.name!r}; the losses are {sorted(LOSS_DEFAULTS)}")
-        defaults = LOSS_DEFAULTS[self.name]
-        for setting in _SETTINGS:
-            value = getattr(self, setting)
-            if value is None and setting in defaults:
-                object.__setattr__(self, setting, defaults[setting])
-            elif value is not None and setting not in defaults:
-                raise ConfigError(
-                    f"{setting} is {value}, but {self.name} has no such setting; its settings are {sorted(defaults)}"
-                )
+        fill_own_settings(self, _SETTINGS, LOSS_DEFAULTS[self.name])
         self._check_settings()
         self._check_extras()
 
