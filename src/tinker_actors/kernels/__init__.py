@@ -11,19 +11,33 @@ from typing import TYPE_CHECKING
 from tinker_actors.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from tinker_actors.kernels.dispatch import Path
     from tinker_actors.kernels.plan import NO_ADAPTER, KernelError, RowPlan, Segment
-    from tinker_actors.kernels.residual import add_lora_residual, lora_residual
+    from tinker_actors.kernels.residual import Projection, add_lora_residual, lora_residual, lora_residuals
 
 _HOMES = {
     "NO_ADAPTER": "plan",
     "KernelError": "plan",
+    "Path": "dispatch",
+    "Projection": "residual",
     "RowPlan": "plan",
     "Segment": "plan",
     "add_lora_residual": "residual",
     "lora_residual": "residual",
+    "lora_residuals": "residual",
 }
 
-__all__ = ["NO_ADAPTER", "KernelError", "RowPlan", "Segment", "add_lora_residual", "lora_residual"]
+__all__ = [
+    "NO_ADAPTER",
+    "KernelError",
+    "Path",
+    "Projection",
+    "RowPlan",
+    "Segment",
+    "add_lora_residual",
+    "lora_residual",
+    "lora_residuals",
+]
 
 __getattr__ = lazy_names(__name__, _HOMES)
 

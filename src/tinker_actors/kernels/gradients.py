@@ -1,4 +1,4 @@
-"""The residual's backward pass on the CPU.
+"""The residual's backward pass by torch's products.
 
 With S = X A^T and Y += s S B^T: dS = s dY B, dB = s dY^T S, dA = dS^T X, dX = dS A. Every product is over one
 adapter's rows.
@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from tinker_actors.kernels.device_plan import order_on
 from tinker_actors.kernels.plan import KernelError, RowPlan, Segment
 
 
@@ -126,4 +127,4 @@ def _put(matrix: Tensor, rows: Tensor, plan: RowPlan, segment: Segment) -> None:
 
 
 def _index(plan: RowPlan, segment: Segment, device: torch.device) -> Tensor:
-    return torch.from_numpy(plan.order).narrow(0, segment.first, segment.count).to(device)
+    return order_on(plan, device).narrow(0, segment.first, segment.count)

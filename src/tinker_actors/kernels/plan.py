@@ -49,12 +49,14 @@ class RowPlan:
         order: [n] int64, the rows that have an adapter, sorted by slot, in their own order within a slot.
         inverse: [rows] int64, each row's place in `order`, or -1.
         segments: One per slot that occurs, by ascending slot.
+        on_devices: What was made of the plan for a device, by device; kept so that every layer finds it again.
     """
 
     rows: int
     order: NDArray[np.int64] = field(repr=False)
     inverse: NDArray[np.int64] = field(repr=False)
     segments: tuple[Segment, ...]
+    on_devices: dict[object, object] = field(default_factory=dict[object, object], repr=False, compare=False)
 
     @classmethod
     def build(cls, slots: Sequence[int], *, tokens_per_row: int | Sequence[int] = 1) -> RowPlan:

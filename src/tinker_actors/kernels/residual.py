@@ -1,30 +1,65 @@
-"""The residual Y += s (X A^T) B^T for rows of several adapters at once, on the CPU.
+"""The residual Y += s (X A^T) B^T for rows of several adapters at once.
 
-`lora_residual` is the way in for trainers and samplers alike; `add_lora_residual` is what it does without gradients.
+`lora_residual`, and `lora_residuals` for projections that share their input, are the way in for trainers and samplers
+alike: on a GPU they launch kernels, elsewhere they are torch's products. `add_lora_residual` is the latter without
+gradients.
 
 Shapes: T rows of the token matrix, N of them with one adapter, I inputs, O outputs, R the adapter's rank (ranks may
 differ).
 """
-# ruff: noqa: N803, N806 - tensor names end in their shape
+# ruff: noqa: N803, N806, N815 - tensor names end in their shape
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from tinker_actors.kernels.backend import Backend, backend_for
+from tinker_actors.kernels.device_plan import order_on
 from tinker_actors.kernels.plan import KernelError, RowPlan, Segment
+
+if TYPE_CHECKING:
+    from tinker_actors.kernels.dispatch import Path
 
 Slots = Sequence[Tensor | None] | Mapping[int, Tensor | None]
 Scales = Sequence[float] | Mapping[int, float]
 
 
-def lora_residual(y_TO: Tensor, x_TI: Tensor, plan: RowPlan, a_slots: Slots, b_slots: Slots, scales: Scales) -> Tensor:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Projection:
+    """One of several projections of the same rows, with its adapters.
+
+    Attributes:
+        y_TO: [rows, out], the base projection's output.
+        a_slots: [rank, in] for each slot, or None where the slot's adapter leaves this projection alone.
+        b_slots: [out, rank] for each slot, None where `a_slots` is.
+        scales: Factor for each slot.
+    """
+
+    y_TO: Tensor
+    a_slots: Slots
+    b_slots: Slots
+    scales: Scales
+
+
+def lora_residual(
+    y_TO: Tensor,
+    x_TI: Tensor,
+    plan: RowPlan,
+    a_slots: Slots,
+    b_slots: Slots,
+    scales: Scales,
+    *,
+    path: Path | None = None,
+) -> Tensor:
     """Each row's adapter added to `y_TO` in place, with gradients to rows and adapters where they are wanted.
 
     An adapter's result and its gradient come from its own rows alone, in their order: who else shares the matrix
-    changes no bit of either.
+    changes no bit of either, as long as the same way is taken.
 
     Args:
         y_TO: [rows, out], the base projection's output, overwritten.
@@ -33,6 +68,7 @@ def lora_residual(y_TO: Tensor, x_TI: Tensor, plan: RowPlan, a_slots: Slots, b_s
         a_slots: [rank, in] for each slot, or None where the slot's adapter leaves this projection alone.
         b_slots: [out, rank] for each slot, None where `a_slots` is.
         scales: Factor for each slot.
+        path: On a GPU, the way to take rather than the one that should be fastest (see `dispatch`).
 
     Returns:
         What `y_TO` holds now; use this and no longer `y_TO`, whose history ends before the residual.
@@ -40,6 +76,52 @@ def lora_residual(y_TO: Tensor, x_TI: Tensor, plan: RowPlan, a_slots: Slots, b_s
     Raises:
         KernelError: The plan is for another number of rows, a slot is not given, or a shape does not fit.
     """
+    backend = backend_for(y_TO.device)
+    if backend is not None:
+        projection = Projection(y_TO=y_TO, a_slots=a_slots, b_slots=b_slots, scales=scales)
+        answers = _on_kernels(backend, [projection], x_TI, plan, path)
+        if answers is not None:
+            return answers[0]
+    return _by_products(y_TO, x_TI, plan, a_slots, b_slots, scales)
+
+
+def lora_residuals(
+    projections: Sequence[Projection], x_TI: Tensor, plan: RowPlan, *, path: Path | None = None
+) -> list[Tensor]:
+    """`lora_residual` for one to three projections of the same rows: on a GPU they share each launch.
+
+    Raises:
+        KernelError: As `lora_residual`, or there are more than three projections.
+    """
+    given = projections[0].y_TO if projections else x_TI
+    backend = backend_for(given.device)
+    answers = None if backend is None else _on_kernels(backend, projections, x_TI, plan, path)
+    if answers is None:
+        answers = [_by_products(p.y_TO, x_TI, plan, p.a_slots, p.b_slots, p.scales) for p in projections]
+    return answers
+
+
+def _on_kernels(
+    backend: Backend, projections: Sequence[Projection], x_TI: Tensor, plan: RowPlan, path: Path | None
+) -> list[Tensor] | None:
+    from tinker_actors.kernels.on_kernels import Entry, residuals_on_kernels
+
+    entries: list[Entry] = []
+    weights: list[Tensor] = []
+    for at, projection in enumerate(projections):
+        check_rows(projection.y_TO, x_TI, plan)
+        for slot in plan.slots:
+            if adapts(slot, projection.a_slots, projection.b_slots):
+                a_RI, b_OR = projection.a_slots[slot], projection.b_slots[slot]
+                assert a_RI is not None
+                assert b_OR is not None
+                entries.append(Entry(slice=at, slot=slot, scale=projection.scales[slot]))
+                weights += [a_RI, b_OR]
+    ys_TO = [projection.y_TO for projection in projections]
+    return residuals_on_kernels(backend, ys_TO, x_TI, plan, entries, weights, path) if entries else ys_TO
+
+
+def _by_products(y_TO: Tensor, x_TI: Tensor, plan: RowPlan, a_slots: Slots, b_slots: Slots, scales: Scales) -> Tensor:
     if torch.is_grad_enabled():
         from tinker_actors.kernels.gradients import residual_with_gradients
 
@@ -98,7 +180,7 @@ def _add_gathered(
     scales: Scales,
 ) -> None:
     """Gather the rows of these adapters once, sorted, add to each part, and put them back."""
-    order = torch.from_numpy(plan.order)
+    order = order_on(plan, y_TO.device)
     pieces = [order.narrow(0, segment.first, segment.count) for segment in segments]
     index = pieces[0] if len(pieces) == 1 else torch.cat(pieces)
     counts = [segment.count for segment in segments]
