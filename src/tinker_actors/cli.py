@@ -99,7 +99,7 @@ def _add_looking(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def _add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     run = commands.add_parser(
         "run",
-        help="train a policy by RL",
+        help="train a policy, by RL or on written conversations",
         epilog=_OVERRIDES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,

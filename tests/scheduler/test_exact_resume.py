@@ -6,14 +6,13 @@ import hashlib
 import json
 import random
 import signal
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.scheduler.forked_runs import ForkedRuns
 
 SMALL = [
     *("--environment.name", "number_guess", "--policy.rank", "4", "--warmup.method", "lora", "--warmup.steps", "2"),
@@ -27,28 +26,15 @@ pytestmark = pytest.mark.timeout(180)  # many runs, one after the other
 AHEAD = pytest.mark.parametrize("ahead", [0, 1])
 
 
-class Runs:
-    """Runs jobs in processes that may be killed."""
-
-    def __init__(self) -> None:
-        script = str(Path(__file__).with_name("run_in_forks.py"))
-        self._process = subprocess.Popen(
-            [sys.executable, script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
-        )
+class Runs(ForkedRuns):
+    """Runs small RL jobs in processes that may be killed."""
 
     def run(
         self, root: Path, ahead: int, *more: str, kill_after: float | None = None, sabotage: str | None = None
     ) -> dict[str, Any]:
         """Begin a run, or go on with the one in the folder."""
         overrides = [*SMALL, "--rollouts.submit-ahead", str(ahead), *more]
-        request = {"root": str(root), "overrides": overrides, "kill_after": kill_after, "sabotage": sabotage}
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps(request) + "\n")
-        return json.loads(self._process.stdout.readline())
-
-    def stop(self) -> None:
-        self._process.communicate()
+        return self.ask(root, overrides, kill_after=kill_after, sabotage=sabotage)
 
 
 @pytest.fixture(scope="module")

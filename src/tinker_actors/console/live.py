@@ -17,7 +17,8 @@ from rich.text import Text
 
 from tinker_actors.console.curve import draw_curve
 from tinker_actors.console.report import print_report
-from tinker_actors.scheduler.observer import Phase, RunSummary
+from tinker_actors.console.shown import curve_title, measure, step_numbers
+from tinker_actors.scheduler.observer import Phase, RunSummary, SftSummary
 
 
 class LiveView:
@@ -31,8 +32,10 @@ class LiveView:
         self._done, self._expected = 0, 0
         self._step, self._total = 0, 0
         self._metrics: dict[str, float] = {}
-        self._rewards: list[float] = []
-        self._evaluations: list[tuple[int, float]] = []
+        self._values: list[float] = []
+        self._curve = ""
+        self._counted = "episodes"
+        self._evaluations: list[float] = []
         self._transcripts: dict[str, str] = {}
         self._last_transcript = ""
         self._notes: deque[str] = deque(maxlen=3)
@@ -58,17 +61,19 @@ class LiveView:
         self._done = self._expected = 0
 
     def progress(self, done: int, total: int) -> None:
-        """Show the episodes that are in."""
+        """Show the episodes, lines or examples that are done."""
         self._done, self._expected = done, total
 
     def step(self, step: int, metrics: Mapping[str, float]) -> None:
         """Add a point to the curve."""
         self._step, self._metrics = step, dict(metrics)
-        self._rewards.append(metrics["reward"])
+        name, value = measure(metrics)
+        self._curve = curve_title(name)
+        self._values.append(value)
 
-    def evaluated(self, step: int, reward: float) -> None:
+    def evaluated(self, step: int, value: float, measure: str = "reward") -> None:
         """Show the newest evaluations."""
-        self._evaluations.append((step, reward))
+        self._evaluations.append(value)
 
     def transcript(self, label: str, text: str) -> None:
         """Show an episode."""
@@ -79,16 +84,16 @@ class LiveView:
         """Keep the newest notes in sight."""
         self._notes.append(text)
 
-    def finished(self, summary: RunSummary, folder: Path) -> None:
+    def finished(self, summary: RunSummary | SftSummary, folder: Path) -> None:
         """Take the screen down and print the report."""
         self._live.stop()
-        print_report(self._console, summary, folder, self._rewards, self._transcripts)
+        print_report(self._console, summary, folder, self._values, self._transcripts)
 
     def _render(self) -> RenderableType:
         parts: list[RenderableType] = [self._header(), self._bar(), Text()]
-        curve = draw_curve(self._rewards, width=min(self._console.width - 7, 100), height=8)
+        curve = draw_curve(self._values, width=min(self._console.width - 7, 100), height=8)
         if curve:
-            parts += [Text("mean episode reward", style="bold"), *map(Text, curve), Text(), self._numbers()]
+            parts += [Text(self._curve, style="bold"), *map(Text, curve), Text(), self._numbers()]
         if self._last_transcript:
             lines = self._last_transcript.splitlines()
             shown = lines[:12] + ([f"... {len(lines) - 12} more lines"] if len(lines) > 12 else [])
@@ -100,11 +105,12 @@ class LiveView:
 
     def _header(self) -> Text:
         within = f" {self._phase_step}/{self._phase_total}" if self._phase_total else ""
-        episodes = f"  episodes {self._done}/{self._expected}" if self._expected else ""
+        what = "lines" if self._phase is Phase.DATA else self._counted
+        done = f"  {what} {self._done}/{self._expected}" if self._expected else ""
         seconds = time.monotonic() - self._began
         return Text.assemble(
             (f"{self._phase.value}{within}", "bold cyan"),
-            f"{episodes}  step {self._step}/{self._total}  {seconds:.0f} s",
+            f"{done}  step {self._step}/{self._total}  {seconds:.0f} s",
         )
 
     def _bar(self) -> RenderableType:
@@ -113,14 +119,7 @@ class LiveView:
         return ProgressBar(total=max(total, 1), completed=done, width=min(self._console.width - 7, 100))
 
     def _numbers(self) -> RenderableType:
-        shown = {
-            "reward": f"{self._metrics['reward']:.3f}",
-            "evaluation": " → ".join(f"{reward:.2f}" for _, reward in self._evaluations[-4:]),
-            "tokens/s": f"{self._metrics['tokens_per_second']:.0f}",
-            "grad norm": f"{self._metrics['grad_norm']:.3g}",
-            "kl": f"{self._metrics['kl']:.2g}",
-            "s/step": f"{self._metrics['seconds']:.2f}",
-        }
+        shown = step_numbers(self._metrics, self._evaluations)
         table = Table.grid(padding=(0, 3))
         for _ in shown:
             table.add_column()

@@ -8,7 +8,8 @@ from pathlib import Path
 from rich.console import Console
 
 from tinker_actors.console.report import print_report
-from tinker_actors.scheduler.observer import Phase, RunSummary
+from tinker_actors.console.shown import measure, step_line
+from tinker_actors.scheduler.observer import Phase, RunSummary, SftSummary
 
 
 class PlainView:
@@ -17,7 +18,7 @@ class PlainView:
     def __init__(self, console: Console) -> None:
         self._console = console
         self._total = 0
-        self._rewards: list[float] = []
+        self._values: list[float] = []
         self._transcripts: dict[str, str] = {}
 
     def started(self, title: str, folder: Path, total_steps: int, resumed_at: int) -> None:
@@ -36,16 +37,12 @@ class PlainView:
 
     def step(self, step: int, metrics: Mapping[str, float]) -> None:
         """One line per update step."""
-        self._rewards.append(metrics["reward"])
-        self._line(
-            f"step {step}/{self._total}  reward {metrics['reward']:.3f}  "
-            f"tokens/s {metrics['tokens_per_second']:.0f}  grad {metrics['grad_norm']:.3g}  "
-            f"kl {metrics['kl']:.2g}  {metrics['seconds']:.2f} s"
-        )
+        self._values.append(measure(metrics)[1])
+        self._line(f"step {step}/{self._total}  {step_line(metrics)}")
 
-    def evaluated(self, step: int, reward: float) -> None:
+    def evaluated(self, step: int, value: float, measure: str = "reward") -> None:
         """One line per evaluation."""
-        self._line(f"evaluation after step {step}: reward {reward:.3f}")
+        self._line(f"evaluation after step {step}: {measure} {value:.3f}")
 
     def transcript(self, label: str, text: str) -> None:
         """Kept for the report."""
@@ -55,9 +52,9 @@ class PlainView:
         """A line of its own."""
         self._line(f"note: {text}")
 
-    def finished(self, summary: RunSummary, folder: Path) -> None:
+    def finished(self, summary: RunSummary | SftSummary, folder: Path) -> None:
         """The report."""
-        print_report(self._console, summary, folder, self._rewards, self._transcripts)
+        print_report(self._console, summary, folder, self._values, self._transcripts)
 
     def _line(self, text: str) -> None:
         self._console.print(text, markup=False, highlight=False, soft_wrap=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from textwrap import indent
 
@@ -10,11 +10,16 @@ from rich.console import Console
 from rich.text import Text
 
 from tinker_actors.console.curve import draw_curve
-from tinker_actors.scheduler.observer import RunSummary
+from tinker_actors.console.shown import curve_title
+from tinker_actors.scheduler.observer import RunSummary, SftSummary
 
 
 def print_report(
-    console: Console, summary: RunSummary, folder: Path, rewards: Sequence[float], transcripts: Mapping[str, str]
+    console: Console,
+    summary: RunSummary | SftSummary,
+    folder: Path,
+    values: Sequence[float],
+    transcripts: Mapping[str, str],
 ) -> None:
     """Print a finished run's report.
 
@@ -22,27 +27,45 @@ def print_report(
         console: Where to.
         summary: The result.
         folder: The run folder.
-        rewards: Mean episode reward per step.
+        values: Mean episode reward, or loss, per step.
         transcripts: Episodes by label; "before" and "after" are shown.
     """
     for label in ("before", "after"):
         if label in transcripts:
             console.print(Text(f"\nAn episode {label} training", style="bold"))
             console.print(Text(indent(transcripts[label], "  ")), soft_wrap=True)
-    if rewards:
-        console.print(Text("\nMean episode reward by step", style="bold"))
-        for row in draw_curve(rewards, width=min(console.width, 80), height=8):
+    supervised = isinstance(summary, SftSummary)
+    if values:
+        title = curve_title("loss" if supervised else "reward")
+        console.print(Text(f"\n{title[0].upper()}{title[1:]} by step", style="bold"))
+        for row in draw_curve(values, width=min(console.width, 80), height=8):
             console.print(Text(row), soft_wrap=True)
     console.print()
-    console.print(Text.assemble("evaluation  ", (f"{summary.eval_before:.3f}", "bold"), " before, ",
-                                (f"{summary.eval_after:.3f}", "bold green"), " after"))  # fmt: skip
-    if summary.reward_first is not None and summary.reward_last is not None:
-        console.print(
-            Text(f"reward      {summary.reward_first:.3f} at the first step, {summary.reward_last:.3f} at the last")
-        )
+    for line in _losses(summary) if supervised else _rewards(summary):
+        console.print(line, soft_wrap=True)
     console.print(Text(f"{summary.steps} steps in {summary.seconds:.1f} s"))
     console.print(Text(f"\nWritten to {folder}:"), soft_wrap=True)
     for path in sorted(folder.iterdir()):
         if not path.name.startswith("."):
             console.print(Text(f"  {path.name}{'/' if path.is_dir() else ''}"), soft_wrap=True)
     console.print(Text(f"\nTalk to the policy: tinker-actors sample {folder} --prompt '...'"), soft_wrap=True)
+
+
+def _rewards(summary: RunSummary) -> Iterator[Text]:
+    yield _before_and_after("evaluation ", summary.eval_before, summary.eval_after)
+    if summary.reward_first is not None and summary.reward_last is not None:
+        yield Text(f"reward      {summary.reward_first:.3f} at the first step, {summary.reward_last:.3f} at the last")
+
+
+def _losses(summary: SftSummary) -> Iterator[Text]:
+    if summary.eval_before is not None and summary.eval_after is not None:
+        yield _before_and_after("evaluation loss ", summary.eval_before, summary.eval_after)
+        yield Text(f"best             {summary.eval_best:.3f}, kept as {summary.best}")
+    if summary.loss_first is not None and summary.loss_last is not None:
+        yield Text(f"training loss    {summary.loss_first:.3f} at the first step, {summary.loss_last:.3f} at the last")
+    left_out = f", {summary.skipped} lines left out" if summary.skipped else ""
+    yield Text(f"{summary.examples} examples, {summary.tokens} tokens trained on{left_out}")
+
+
+def _before_and_after(name: str, before: float, after: float) -> Text:
+    return Text.assemble(f"{name} ", (f"{before:.3f}", "bold"), " before, ", (f"{after:.3f}", "bold green"), " after")

@@ -18,7 +18,7 @@ from tinker_actors.console.live import LiveView
 from tinker_actors.console.plain import PlainView
 from tinker_actors.environments import Environment, load_environment
 from tinker_actors.errors import ConfigError
-from tinker_actors.scheduler import RunConfig, RunFolder, check_job, find_runs, load_config, run_job
+from tinker_actors.scheduler import JobConfig, RunFolder, check_job, find_runs, load_config, run_job
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _PATIENCE = 4.0
@@ -57,13 +57,13 @@ def run_command(target: str, overrides: Sequence[str], *, plain: bool, resume: b
     return 0
 
 
-def _start(target: str, overrides: Sequence[str]) -> tuple[RunFolder, RunConfig]:
+def _start(target: str, overrides: Sequence[str]) -> tuple[RunFolder, JobConfig]:
     config = _config_of(target, overrides)
     check_job(config)
     return RunFolder.create(config), config
 
 
-def _config_of(target: str, overrides: Sequence[str]) -> RunConfig:
+def _config_of(target: str, overrides: Sequence[str]) -> JobConfig:
     path = Path(target)
     if path.suffix == ".toml":
         return load_config(path, overrides)
@@ -81,7 +81,7 @@ def environment_defaults(target: str) -> dict[str, object]:
     return {"name": Path(name).stem, "environment": {"name": target}, "warmup": warmup}
 
 
-def _resume(target: str, overrides: Sequence[str]) -> tuple[RunFolder, RunConfig]:
+def _resume(target: str, overrides: Sequence[str]) -> tuple[RunFolder, JobConfig]:
     path = Path(target)
     if path.is_dir():
         folder = RunFolder(path)

@@ -136,6 +136,21 @@ class Renderer:
             raise ModelError("neither the chat template nor the tokenizer names a token that ends an action")
         return (*self.tokenizer.encode(text), self.stop_ids[0])
 
+    def written(self, messages: Sequence[Message]) -> str:
+        """The text of the assistant's message that a conversation ends with, tool calls as the template writes them.
+
+        Raises:
+            ModelError: The template refuses the messages, or doesn't write the calls where the assistant speaks.
+        """
+        *before, last = messages
+        if not last.tool_calls:
+            return last.content
+        prompt = self._template.render(before, generation_prompt=True)
+        whole = self._template.render(messages, generation_prompt=False)
+        if not whole.startswith(prompt):
+            raise ModelError("the chat template writes tool calls elsewhere than after what opens an assistant turn")
+        return whole.removeprefix(prompt).rstrip().removesuffix(self.stop_text).rstrip()
+
     def _whole_prompt(self, messages: Sequence[Message]) -> ModelInput:
         return self._encoded(self._template.render(messages, generation_prompt=True), messages)
 

@@ -254,6 +254,8 @@ class CheckpointSection(Section):
 class RunConfig(Section):
     """An RL run. Every key can be given in TOML or as `--section.key value`."""
 
+    job: Literal["rl"] = "rl"
+    """The kind of job; supervised ones have a configuration of their own."""
     name: str = Field(default="run", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     seed: int = Field(default=0, ge=0)
     output: str | None = None

@@ -13,11 +13,17 @@ from pydantic import BaseModel, ValidationError
 
 from tinker_actors.errors import ConfigError
 from tinker_actors.scheduler.config import RunConfig
+from tinker_actors.scheduler.sft_config import SftConfig
+
+JobConfig = RunConfig | SftConfig
+"""What a job may be; the key `job` says which."""
+
+_JOBS: Mapping[str, type[JobConfig]] = {"rl": RunConfig, "sft": SftConfig}
 
 
 def load_config(
     path: Path | None, overrides: Sequence[str] = (), *, defaults: Mapping[str, Any] | None = None
-) -> RunConfig:
+) -> JobConfig:
     """A run's configuration.
 
     Args:
@@ -37,16 +43,20 @@ def load_config(
     return parse_config(data, source=str(path) if path else "the command line")
 
 
-def parse_config(data: Mapping[str, Any], *, source: str) -> RunConfig:
-    """Check plain data against `RunConfig`.
+def parse_config(data: Mapping[str, Any], *, source: str) -> JobConfig:
+    """Check plain data against the configuration of the job that it names, `rl` if it names none.
 
     Raises:
         ConfigError: As `load_config`.
     """
+    job = data.get("job", "rl")
+    model = _JOBS.get(job) if isinstance(job, str) else None
+    if model is None:
+        raise ConfigError(f"{source}: job is {job!r}; one of {', '.join(_JOBS)} is needed")
     try:
-        return RunConfig.model_validate(data)
+        return model.model_validate(data)
     except ValidationError as error:
-        lines = [_describe(dict(detail)) for detail in error.errors()]
+        lines = [_describe(dict(detail), model) for detail in error.errors()]
         more = f" (and {len(lines) - 1} more)" if len(lines) > 1 else ""
         raise ConfigError(f"{source}: {lines[0]}{more}") from None
 
@@ -103,11 +113,11 @@ def _merge(target: dict[str, Any], source: Mapping[str, Any]) -> None:
             target[key] = copy.deepcopy(value)
 
 
-def _describe(detail: Mapping[str, Any]) -> str:
+def _describe(detail: Mapping[str, Any], model: type[BaseModel]) -> str:
     location = [str(part) for part in detail["loc"]]
     key = ".".join(location) or "configuration"
     if detail["type"] == "extra_forbidden":
-        known = _known_keys(location[:-1])
+        known = _known_keys(model, location[:-1])
         close = difflib.get_close_matches(location[-1], known, n=1)
         hint = f"did you mean {'.'.join([*location[:-1], close[0]])}?" if close else f"known here: {', '.join(known)}"
         return f"unknown key {key}; {hint}"
@@ -119,8 +129,7 @@ def _describe(detail: Mapping[str, Any]) -> str:
     return f"{key} is {detail['input']!r}; {message[0].lower()}{message[1:]}"
 
 
-def _known_keys(location: Sequence[str]) -> list[str]:
-    model: type[BaseModel] = RunConfig
+def _known_keys(model: type[BaseModel], location: Sequence[str]) -> list[str]:
     for part in location:
         annotation = model.model_fields[part].annotation if part in model.model_fields else None
         if not (isinstance(annotation, type) and issubclass(annotation, BaseModel)):

@@ -13,6 +13,7 @@ class Phase(Enum):
     """What a run is doing."""
 
     START = "start"
+    DATA = "data"
     WARMUP = "warm-up"
     EVALUATION = "evaluation"
     ROLLOUT = "rollout"
@@ -43,6 +44,37 @@ class RunSummary:
     seconds: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SftSummary:
+    """A supervised run's result; losses are per trained token, in nats.
+
+    Attributes:
+        loss_first: Of the first step's examples before it; None without steps.
+        loss_last: Of the last step's examples before it.
+        eval_before: Of the evaluation before training; None if nothing is evaluated on, as the others.
+        eval_after: Of the evaluation after it.
+        eval_best: The least of all evaluations.
+        best: Handle of the snapshot that had it.
+        steps: Optimizer steps done.
+        examples: Examples trained on, each counted once an epoch.
+        tokens: Tokens trained on, likewise.
+        skipped: Lines that were not used.
+        seconds: Wall time, start included.
+    """
+
+    loss_first: float | None
+    loss_last: float | None
+    eval_before: float | None
+    eval_after: float | None
+    eval_best: float | None
+    best: str | None
+    steps: int
+    examples: int
+    tokens: int
+    skipped: int
+    seconds: float
+
+
 class RunObserver(Protocol):
     """Watches a run; every method returns at once and none may raise."""
 
@@ -53,13 +85,13 @@ class RunObserver(Protocol):
         """A phase begins; within it, `step` of `total`."""
 
     def progress(self, done: int, total: int) -> None:
-        """Episodes of the present phase that are in."""
+        """Episodes, lines or examples of the present phase that are done."""
 
     def step(self, step: int, metrics: Mapping[str, float]) -> None:
         """An update step is done."""
 
-    def evaluated(self, step: int, reward: float) -> None:
-        """An evaluation is done, after `step` steps."""
+    def evaluated(self, step: int, value: float, measure: str = "reward") -> None:
+        """An evaluation is done, after `step` steps; `measure` says what was found."""
 
     def transcript(self, label: str, text: str) -> None:
         """An episode worth showing, as text."""
@@ -67,5 +99,5 @@ class RunObserver(Protocol):
     def note(self, text: str) -> None:
         """Something that a person should know, such as a worker that died."""
 
-    def finished(self, summary: RunSummary, folder: Path) -> None:
+    def finished(self, summary: RunSummary | SftSummary, folder: Path) -> None:
         """The run is complete."""

@@ -14,8 +14,7 @@ from typing import Any
 import tomli_w
 
 from tinker_actors.errors import ConfigError, RunError
-from tinker_actors.scheduler.config import RunConfig
-from tinker_actors.scheduler.loading import load_config
+from tinker_actors.scheduler.loading import JobConfig, load_config
 from tinker_actors.telemetry import keep_records
 
 
@@ -75,6 +74,21 @@ class RunFolder:
         return self.root / "reward.png"
 
     @property
+    def loss_plot(self) -> Path:
+        """The loss curve of a supervised run."""
+        return self.root / "loss.png"
+
+    @property
+    def examples(self) -> Path:
+        """Which examples each step of a supervised run was trained on."""
+        return self.root / "examples.jsonl"
+
+    @property
+    def skipped(self) -> Path:
+        """Which lines a supervised run leaves out, and why."""
+        return self.root / "skipped.jsonl"
+
+    @property
     def summary(self) -> Path:
         """The result in a few numbers; written last."""
         return self.root / "summary.json"
@@ -95,7 +109,7 @@ class RunFolder:
         return self.root / "policies"
 
     @classmethod
-    def create(cls, config: RunConfig) -> RunFolder:
+    def create(cls, config: JobConfig) -> RunFolder:
         """Make the folder of a new run and write its configuration.
 
         Raises:
@@ -115,7 +129,7 @@ class RunFolder:
             raise RunError(f"run folder {root} can't be written: {error.strerror or error}") from None
         return folder
 
-    def load_config(self, overrides: tuple[str, ...] = ()) -> RunConfig:
+    def load_config(self, overrides: tuple[str, ...] = ()) -> JobConfig:
         """The run's configuration.
 
         Raises:
@@ -151,7 +165,7 @@ class RunFolder:
 
     def forget_after(self, step: int) -> None:
         """Drop the records of steps past `step`: they will be made again."""
-        for path in (self.metrics, self.rollouts):
+        for path in (self.metrics, self.rollouts, self.examples):
             if path.exists():
                 keep_records(path, lambda record: record["step"] <= step)
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Literal
+
+Points = Sequence[tuple[int, float]]
 
 
-def plot_rewards(
-    path: Path, *, title: str, rewards: Sequence[tuple[int, float]], evaluations: Sequence[tuple[int, float]]
-) -> None:
+def plot_rewards(path: Path, *, title: str, rewards: Points, evaluations: Points) -> None:
     """Mean reward against update steps.
 
     Args:
@@ -17,6 +18,24 @@ def plot_rewards(
         rewards: (step, mean reward of the step's rollouts).
         evaluations: (steps done, mean reward of an evaluation).
     """
+    _plot(path, title, "mean episode reward", "lower right", {"rollouts": rewards, "evaluation": evaluations})
+
+
+def plot_losses(path: Path, *, title: str, losses: Points, evaluations: Points) -> None:
+    """Loss per token against optimizer steps.
+
+    Args:
+        path: The PNG to write.
+        title: Stands above the plot.
+        losses: (step, loss of the step's examples before it).
+        evaluations: (steps done, loss of an evaluation).
+    """
+    _plot(path, title, "loss per token (nats)", "upper right", {"training": losses, "evaluation": evaluations})
+
+
+def _plot(
+    path: Path, title: str, label: str, legend: Literal["lower right", "upper right"], curves: Mapping[str, Points]
+) -> None:
     # the object interface needs no display and leaves pyplot's global state alone
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -24,13 +43,13 @@ def plot_rewards(
     figure = Figure(figsize=(7.0, 4.0), dpi=120, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
-    if rewards:
-        axes.plot(*zip(*rewards, strict=True), color="#3b6ea5", linewidth=1.6, label="rollouts")
-    if evaluations:
-        axes.plot(*zip(*evaluations, strict=True), color="#c8553d", marker="o", linewidth=1.2, label="evaluation")
-    axes.set(title=title, xlabel="update step", ylabel="mean episode reward")
+    styles = ({"color": "#3b6ea5", "linewidth": 1.6}, {"color": "#c8553d", "linewidth": 1.2, "marker": "o"})
+    for (name, points), style in zip(curves.items(), styles, strict=True):
+        if points:
+            axes.plot(*zip(*points, strict=True), label=name, **style)
+    axes.set(title=title, xlabel="update step", ylabel=label)
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
-    if rewards or evaluations:
-        axes.legend(frameon=False, loc="lower right")
+    if any(curves.values()):
+        axes.legend(frameon=False, loc=legend)
     figure.savefig(path)
