@@ -173,7 +173,7 @@ def having(**extra: torch.Tensor):
         ({}, without(f"{UP}.lora_A.weight"), r"only lora_B for model\.layers\.0\.mlp\.up_proj"),
         ({}, without(f"{UP}.lora_A.weight", f"{UP}.lora_B.weight"), r"no weights for model\.layers\.0\.mlp\.up_proj"),
         ({}, having(surprise=torch.zeros(1)), "not understood: surprise"),
-        ({}, having(base_model__model__lm_head__lora_A__weight=torch.zeros(4, 64)), "adapts lm_head"),
+        ({}, having(base_model__model__model__norm__lora_A__weight=torch.zeros(4, 64)), r"adapts model\.norm"),
         ({"target_modules": []}, lambda _: {}, "holds no weights|lacks"),
     ],
 )

@@ -61,12 +61,13 @@ class Adapter:
     weights: Mapping[str, AdapterWeights]
 
 
-def read_adapter(path: Path, layers: Mapping[str, tuple[int, int]]) -> Adapter:
+def read_adapter(path: Path, layers: Mapping[str, tuple[int, int]], *, head: str | None = None) -> Adapter:
     """Read a PEFT directory for a base with these linear layers.
 
     Args:
         path: The directory.
         layers: (inputs, outputs) of each layer that may be adapted, by its path in the base model.
+        head: The output head's path, which "all-linear" doesn't target.
 
     Raises:
         ModelError: A file is missing or unreadable, the adapter is of another kind, holds weights for a layer that
@@ -83,7 +84,8 @@ def read_adapter(path: Path, layers: Mapping[str, tuple[int, int]]) -> Adapter:
                 f"{path} adapts {match['path']}, which the base does not have as an adaptable linear layer"
             )
         parts.setdefault(match["path"], {})[match["part"]] = tensor
-    if missing := [layer for layer in targeted(config, layers) if layer not in parts]:
+    wanted = [layer for layer in layers if layer != head or config["target_modules"] != "all-linear"]
+    if missing := [layer for layer in targeted(config, wanted) if layer not in parts]:
         raise ModelError(f"{path} has no weights for {missing[0]} ({len(missing)} targeted layers lack theirs)")
     weights = {layer: _layer_weights(path, layer, part, config, layers[layer]) for layer, part in parts.items()}
     if not weights:

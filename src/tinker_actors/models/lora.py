@@ -26,6 +26,7 @@ class _Step:
 
     def __init__(self) -> None:
         self.plan: RowPlan | None = None
+        self.ends: RowPlan | None = None
 
 
 class MultiLoraLinear(nn.Module):
@@ -64,9 +65,14 @@ class MultiLoraLinear(nn.Module):
         """Width of the output."""
         return self.base.out_features
 
+    def plan(self, rows: int) -> RowPlan | None:
+        """The plan for an input of this many rows."""
+        del rows
+        return self._step.plan
+
     def forward(self, x: Tensor) -> Tensor:
         """[..., in] to [..., out]; the leading dimensions, flattened, are the rows of the step's plan."""
-        plan = self._step.plan
+        plan = self.plan(x.numel() // x.shape[-1])
         if plan is None or not self._held:
             return self.base(x)
         rows = x.reshape(-1, x.shape[-1])
@@ -85,6 +91,15 @@ class MultiLoraLinear(nn.Module):
         self._scales[slot] = weights.scale if weights else 0.0
 
 
+class MultiLoraHead(MultiLoraLinear):
+    """The output head, which may be asked for the last token of each sequence alone."""
+
+    def plan(self, rows: int) -> RowPlan | None:
+        """The plan for all tokens, or for one token of each sequence."""
+        plan, ends = self._step.plan, self._step.ends
+        return ends if plan is not None and ends is not None and rows == ends.rows != plan.rows else plan
+
+
 class MultiLoraModel:
     """A model whose linear layers serve many adapters at once.
 
@@ -93,8 +108,8 @@ class MultiLoraModel:
         with torch.inference_mode(), lora.using([first, second, NO_ADAPTER], tokens_per_row=tokens_BT.shape[1]):
             logits = lora.model(tokens_BT).logits
 
-    Adapters keep float32 weights over a base of any dtype. The output head and a vision tower are not
-    adapted. Forward passes of one object must not overlap in time: the plan is the object's.
+    Adapters keep float32 weights over a base of any dtype. A vision tower is not adapted.
+    Forward passes of one object must not overlap in time: the plan is the object's.
 
     Args:
         skeleton: A model that nobody else uses (`BaseModel.skeleton()`); its layers are replaced.
@@ -114,8 +129,9 @@ class MultiLoraModel:
         for path, module in list(skeleton.named_modules()):
             if path.startswith(f"{TOWER}."):  # its rows are patches, which belong to no row of the batch
                 continue
-            if isinstance(module, nn.Linear) and module is not head:
-                self._layers[path] = MultiLoraLinear(module, self._step)
+            if isinstance(module, nn.Linear):
+                kind = MultiLoraHead if module is head else MultiLoraLinear
+                self._layers[path] = kind(module, self._step)
                 skeleton.set_submodule(path, self._layers[path])
 
     @property
@@ -138,7 +154,8 @@ class MultiLoraModel:
         if self._capacity is not None and self.resident >= self._capacity:
             raise ModelError(f"all {self._capacity} adapter slots are taken; unload one before loading {path}")
         shapes = {path: (layer.in_features, layer.out_features) for path, layer in self._layers.items()}
-        return self._install(read_adapter(Path(path), shapes))
+        heads = [path for path, layer in self._layers.items() if isinstance(layer, MultiLoraHead)]
+        return self._install(read_adapter(Path(path), shapes, head=heads[0] if heads else None))
 
     @contextlib.contextmanager
     def attached(self, adapters: Sequence[Adapter]) -> Iterator[list[int]]:
@@ -197,8 +214,8 @@ class MultiLoraModel:
             raise ModelError(f"slots {empty} hold no adapter; those that do are {list(self.slots)}")
         if self._step.plan is not None:
             raise ModelError("a forward pass is under way already")
-        self._step.plan = plan
+        self._step.plan, self._step.ends = plan, RowPlan.build(slots)
         try:
             yield plan
         finally:
-            self._step.plan = None
+            self._step.plan = self._step.ends = None

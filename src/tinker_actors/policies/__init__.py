@@ -9,7 +9,7 @@ from tinker_actors.policies.handles import Handle, HandleKind, PolicyId
 from tinker_actors.policies.retention import Retention
 from tinker_actors.policies.sealing import Manifest
 from tinker_actors.policies.snapshot import Snapshot
-from tinker_actors.policies.spec import PolicyKind, PolicySpec
+from tinker_actors.policies.spec import PolicyKind, PolicySpec, Role
 from tinker_actors.policies.store import SnapshotStore
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ __all__ = [
     "PolicyRegistry",
     "PolicySpec",
     "Retention",
+    "Role",
     "Snapshot",
     "SnapshotStore",
 ]

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 from tinker_actors.errors import ConfigError
 from tinker_actors.policies.handles import check_id
 
 PolicyKind: TypeAlias = Literal["lora", "full"]
+Role: TypeAlias = Literal["attention", "mlp", "unembed"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +28,8 @@ class PolicySpec:
         rank: Rank of the adapter's matrices (lora).
         alpha: The adapter's output is scaled by alpha / rank (lora).
         target_modules: `all-linear` (every linear layer but the head), or names of modules (lora).
+        targets: Roles of the layers to adapt, in place of `target_modules`: `attention`, `mlp`, `unembed` (the output
+            head); none for what `target_modules` says (lora).
         value_head: Whether a scalar head on the last hidden state is trained beside the policy (part of the training
             state, not of snapshots).
         seed: Seeds the adapter's initial weights and the policy's random numbers.
@@ -38,8 +42,25 @@ class PolicySpec:
     alpha: float = 32.0
     target_modules: Literal["all-linear"] | tuple[str, ...] = "all-linear"
     value_head: bool = False
+    targets: tuple[Role, ...] = ()
     seed: int = 0
     name: str | None = None
+
+    @classmethod
+    def from_plain(cls, fields: Mapping[str, Any]) -> PolicySpec:
+        """The spec that was stored as plain data (`dataclasses.asdict`, through JSON).
+
+        Raises:
+            ConfigError: The fields make no spec.
+        """
+        plain: dict[str, Any] = dict(fields)
+        for name in ("target_modules", "targets"):  # tuples are lists in JSON
+            if isinstance(plain.get(name), list):
+                plain[name] = tuple(plain[name])
+        try:
+            return cls(**plain)
+        except TypeError as error:
+            raise ConfigError(f"{dict(fields)} is no policy spec: {error}") from error
 
     def __post_init__(self) -> None:
         if not self.base_model:
@@ -57,6 +78,14 @@ class PolicySpec:
             check_id("policy name", self.name)
 
     def _check_targets(self) -> None:
+        if unknown := [role for role in self.targets if role not in get_args(Role)]:
+            raise ConfigError(f"targets has {unknown[0]!r}; roles are {', '.join(get_args(Role))}")
+        if len(set(self.targets)) < len(self.targets):
+            raise ConfigError(f"targets is {self.targets!r}; each role is needed once at most")
+        if self.targets and self.target_modules != "all-linear":
+            raise ConfigError(
+                f"targets is {self.targets!r} and target_modules {self.target_modules!r}; one or the other is needed"
+            )
         if isinstance(self.target_modules, str):
             valid = self.target_modules == "all-linear"
         else:

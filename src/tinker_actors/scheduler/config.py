@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from tinker_actors.algorithms import ADVANTAGE_SETTINGS, AdvantageConfig, AdvantageName
 from tinker_actors.errors import ConfigError, PolicyError
-from tinker_actors.policies import Handle, Retention
+from tinker_actors.policies import Handle, Retention, Role
 from tinker_actors.training import AdamParams, LossConfig, OptimizerName
 from tinker_actors.training.optimizer_params import params_class
 from tinker_actors.training.schedules import Schedule, scheduled
@@ -39,6 +39,8 @@ class PolicySection(Section):
     rank: int = Field(default=16, ge=1)
     alpha: float = Field(default=32.0, gt=0)
     target_modules: Literal["all-linear"] | tuple[str, ...] = "all-linear"
+    targets: tuple[Role, ...] = ()
+    """Roles of the layers to adapt, in place of `target_modules`."""
     value_head: bool = False
     """Whether a value head is trained beside the policy; what `gae` needs and nothing else uses."""
 

@@ -120,6 +120,7 @@ class _Job:
             rank=config.policy.rank,
             alpha=config.policy.alpha,
             target_modules=config.policy.target_modules,
+            targets=config.policy.targets,
             value_head=config.policy.value_head,
             seed=config.seed,
             name=POLICY,

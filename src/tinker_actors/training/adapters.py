@@ -11,8 +11,9 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from torch import nn
 from transformers import PreTrainedModel
 
-from tinker_actors.errors import ConfigError
+from tinker_actors.errors import ConfigError, ModelError
 from tinker_actors.models import BaseModel
+from tinker_actors.models.roles import layers_of_role, short_names
 from tinker_actors.models.vision import TOWER
 from tinker_actors.policies import PolicySpec
 
@@ -25,10 +26,9 @@ def lora_model(base: BaseModel, spec: PolicySpec, generator: torch.Generator) ->
     (A as Kaiming uniform, B zero), drawn from `generator` alone.
 
     Raises:
-        ConfigError: No module of the base has a target's name.
+        ConfigError: No module of the base has a target's name or role.
     """
-    names = spec.target_modules
-    _check_targets(base, names)
+    names = _targets(base, spec)
     config = LoraConfig(
         r=spec.rank,
         lora_alpha=spec.alpha,  # pyright: ignore[reportArgumentType]  # PEFT divides it, so any number will do
@@ -40,6 +40,7 @@ def lora_model(base: BaseModel, spec: PolicySpec, generator: torch.Generator) ->
     # PEFT draws from the process's generator, which isn't ours to advance, and asks transformers by an outgoing name.
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing", category=FutureWarning)
+        warnings.filterwarnings("ignore", message=".*tie_word_embeddings")  # the head's adapter is the head's alone
         model = get_peft_model(base.skeleton(), config)
     config.base_model_name_or_path = spec.base_model
     _initialise(model, generator)
@@ -58,6 +59,18 @@ def full_model(base: BaseModel) -> PreTrainedModel:
             module.padding_idx = None
     model.config.dtype = torch.float32
     return model.eval()
+
+
+def _targets(base: BaseModel, spec: PolicySpec) -> str | tuple[str, ...]:
+    """The names that PEFT takes."""
+    if not spec.targets:
+        _check_targets(base, spec.target_modules)
+        return spec.target_modules
+    try:
+        paths = [path for role in spec.targets for path in layers_of_role(base.model, role)]
+    except ModelError as error:
+        raise ConfigError(f"targets is {spec.targets!r}: {error}") from error
+    return tuple(short_names(base.model, paths))
 
 
 def _check_targets(base: BaseModel, names: str | tuple[str, ...]) -> None:

@@ -43,7 +43,7 @@ def write_checkpoint(policy: TrainedPolicy, folder: Path) -> None:
 
 def read_spec(folder: Path) -> PolicySpec:
     """The spec of a checkpoint's policy."""
-    return _spec(_state(folder)["spec"])
+    return PolicySpec.from_plain(_state(folder)["spec"])
 
 
 def read_checkpoint(folder: Path, policy_id: str, base: BaseModel, *, optimizer: bool = True) -> TrainedPolicy:
@@ -60,7 +60,7 @@ def read_checkpoint(folder: Path, policy_id: str, base: BaseModel, *, optimizer:
         PolicyError: The saved weights don't fit the base model, which isn't the one that they were trained on.
     """
     state = _state(folder)
-    policy = TrainedPolicy(policy_id, _spec(state["spec"]), base)
+    policy = TrainedPolicy(policy_id, PolicySpec.from_plain(state["spec"]), base)
     weights = load_file(folder / WEIGHTS)
     if {name: value.shape for name, value in weights.items()} != {
         name: value.shape for name, value in policy.parameters.items()
@@ -78,11 +78,6 @@ def read_checkpoint(folder: Path, policy_id: str, base: BaseModel, *, optimizer:
 
 def _state(folder: Path) -> dict[str, Any]:
     return json.loads((folder / STATE).read_text(encoding="utf-8"))
-
-
-def _spec(fields: dict[str, Any]) -> PolicySpec:
-    targets = fields["target_modules"]
-    return PolicySpec(**{**fields, "target_modules": targets if isinstance(targets, str) else tuple(targets)})
 
 
 def _storable(tensors: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from tinker_actors.training.batching import Example, check_batch, examples_of, p
 from tinker_actors.training.checkpoint import read_checkpoint, read_spec, write_checkpoint
 from tinker_actors.training.contract import AdamParams, ForwardBackwardResult, OptimStepResult, PolicyInfo
 from tinker_actors.training.custom_loss import SUPERVISED_PASS, CustomLoss, evaluate, scorable, weighted
+from tinker_actors.training.forking import read_snapshot
 from tinker_actors.training.loss_config import LossConfig
 from tinker_actors.training.packing import Block, chains, packed_blocks
 from tinker_actors.training.passes import run_alone, run_joint
@@ -203,14 +204,18 @@ class TrainingEngine:
         """
         return self._policy(policy_id).optim_step(params)
 
-    def publish(self, policy_id: str) -> Snapshot:
+    def publish(self, policy_id: str, *, ttl: float | None = None) -> Snapshot:
         """Store a policy's present weights as its next snapshot, for samplers.
+
+        Args:
+            policy_id: The policy.
+            ttl: Seconds after which the snapshot may expire; None for never.
 
         Raises:
             UnknownPolicyError: No policy of this id is in training here.
         """
         policy = self._policy(policy_id)
-        snapshot = self.store.publish(policy_id, policy.write_snapshot, **self._facts(policy))
+        snapshot = self.store.publish(policy_id, policy.write_snapshot, ttl=ttl, **self._facts(policy))
         policy.parent = policy.snapshot = snapshot.handle
         return snapshot
 
@@ -261,6 +266,34 @@ class TrainingEngine:
         restored.parent = handle
         self._policies[policy_id] = restored
         self._policies.use([policy_id])
+        return policy_id
+
+    def fork(self, handle: str, *, policy: str | None = None, store: str | Path | None = None) -> str:
+        """Make a new policy that starts cold from the weights of a snapshot or checkpoint, and return its id.
+
+        Args:
+            handle: What it starts from.
+            policy: The new policy's id; None for one that is drawn.
+            store: The store to read it from; None for the engine's own.
+
+        Raises:
+            UnknownPolicyError: There is no such snapshot or checkpoint.
+            SnapshotCorruptError: A file of it is torn or altered.
+            ConfigError: It is of another base model.
+            PolicyError: A policy of the new id is in training here.
+        """
+        policy_id = policy or f"policy-{secrets.token_hex(6)}"
+        if Handle.parse(handle).kind == "weights":
+            return self.load(handle, policy=policy_id, optimizer=False, store=store)
+        if policy_id in self._policies:
+            raise PolicyError(f"policy {policy_id!r} is in training here already; choose another name or delete it")
+        source = self.store if store is None else SnapshotStore(store)
+        manifest = source.manifest(handle)
+        self._check_base(PolicySpec(base_model=manifest.base_model))
+        folder = source.fetch(source.get(handle))
+        forked = read_snapshot(folder, manifest, policy_id, self.base)
+        forked.parent = handle
+        self._policies[policy_id] = forked
         return policy_id
 
     def export_base(self, policy_id: str, path: str | Path) -> str:
@@ -353,4 +386,5 @@ class TrainingEngine:
             "base_model": policy.spec.base_model,
             "kind": policy.spec.kind,
             "parent": policy.parent,
+            "spec": asdict(policy.spec),
         }

@@ -6,6 +6,7 @@ import contextlib
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 from peft import PeftModel
@@ -212,4 +213,9 @@ class TrainedPolicy:
         for name, parameter in self.model.named_parameters():
             if ".base_layer." in name:  # merging writes in place, and the storage is everyone's
                 parameter.data = parameter.data.clone()
+        head = self.model.get_output_embeddings()
+        if isinstance(head, LoraLayer):  # the merged head is no longer the embeddings, even where the base ties them
+            layer: Any = head.get_base_layer()
+            layer.weight = nn.Parameter(layer.weight.detach().clone(), requires_grad=False)
+            self.model.config.tie_word_embeddings = False
         return self._adapted.merge_and_unload()  # pyright: ignore[reportReturnType, reportCallIssue]

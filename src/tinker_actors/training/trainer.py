@@ -127,9 +127,9 @@ class Trainer(Actor):
         """Apply the pending gradients with the optimizer that the settings are for, and drop them."""
         return await self._run(self._engine.optim_step, policy, params)
 
-    async def publish(self, policy: str) -> Snapshot:
-        """Store the present weights as the policy's next snapshot."""
-        return await self._run(self._engine.publish, policy)
+    async def publish(self, policy: str, *, ttl: float | None = None) -> Snapshot:
+        """Store the present weights as the policy's next snapshot, which may expire after `ttl` seconds."""
+        return await self._run(partial(self._engine.publish, policy, ttl=ttl))
 
     async def save(self, policy: str, name: str) -> str:
         """Store the whole training state under a name and return its handle."""
@@ -140,6 +140,10 @@ class Trainer(Actor):
     ) -> str:
         """Restore a checkpoint, as the policy that was saved or as a new one, and return the policy's id."""
         return await self._run(partial(self._engine.load, handle, policy=policy, optimizer=optimizer, store=store))
+
+    async def fork(self, handle: str, *, policy: str | None = None, store: str | None = None) -> str:
+        """Make a new policy that starts cold from a snapshot's or checkpoint's weights, and return its id."""
+        return await self._run(partial(self._engine.fork, handle, policy=policy, store=store))
 
     async def export_base(self, policy: str, path: str) -> str:
         """Write the merged weights as a transformers directory with tokenizer and return its absolute path."""
