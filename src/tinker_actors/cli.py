@@ -1,4 +1,4 @@
-"""The command line: `tinker-actors run | sample | models | environments | ps | top | keys | node`.
+"""The command line: `tinker-actors run | sample | models | policies | environments | ps | top | keys | node`.
 
 Exit codes: 0 done, 1 something failed while it ran (with a traceback), 2 the command or its configuration can't work
 (one line, no traceback), 130 and 143 stopped by SIGINT and SIGTERM.
@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.text import Text
 
+from tinker_actors.console.policies import add_policies
 from tinker_actors.errors import ActorError, TinkerActorsError
 
 _RUN_FLAGS = ("--plain", "--resume", "--help")
@@ -72,6 +73,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_run(commands)
     _add_sample(commands)
     _add_models(commands)
+    add_policies(commands)
     environments = commands.add_parser("environments", help="list the shipped environments")
     environments.set_defaults(call=_environments)
     _add_hosts(commands)

@@ -1,0 +1,174 @@
+"""`tinker-actors policies`: what a store holds, how two snapshots differ, exports, and what may go."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import cast
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from tinker_actors.errors import ConfigError, PolicyError, UnknownPolicyError
+from tinker_actors.policies import Handle, HandleKind, Snapshot, SnapshotStore
+
+_KINDS: tuple[HandleKind, ...] = ("sampler_weights", "weights")
+
+
+def add_policies(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command and its actions to the command line."""
+    policies = commands.add_parser("policies", help="look at, compare, export and delete stored policies")
+    actions = policies.add_subparsers(dest="action", required=True, metavar="ACTION")
+    store = argparse.ArgumentParser(add_help=False)
+    store.add_argument("store", metavar="STORE", help="a run folder, a store's folder or its URL")
+    listing = actions.add_parser("ls", parents=[store], help="snapshots and checkpoints")
+    listing.add_argument("policy", nargs="?", metavar="POLICY", help="of this policy only")
+    listing.add_argument("--json", action="store_true", help="for machines")
+    show = actions.add_parser("show", parents=[store], help="all that a manifest says, with its files checked")
+    show.add_argument("handle", metavar="HANDLE", help="tinker://..., POLICY/NUMBER, or POLICY for its newest snapshot")
+    diff = actions.add_parser("diff", parents=[store], help="how far two snapshots are apart, module by module")
+    diff.add_argument("handles", metavar="HANDLE", nargs=2)
+    export = actions.add_parser("export", parents=[store], help="a snapshot as a directory for other programs")
+    export.add_argument("handle", metavar="HANDLE")
+    export.add_argument("path", metavar="PATH", help="the directory to make")
+    export.add_argument("--merged", action="store_true", help="merged into the base, as a transformers directory")
+    remove = actions.add_parser("rm", parents=[store], help="delete snapshots or checkpoints")
+    remove.add_argument("handles", metavar="HANDLE", nargs="+")
+    remove.add_argument("--newest", action="store_true", help="even a policy's newest snapshot, which may be served")
+    for name, call in (("ls", _ls), ("show", _show), ("diff", _diff), ("export", _export), ("rm", _rm)):
+        actions.choices[name].set_defaults(call=lambda options, _overrides, call=call: call(options))
+
+
+def _ls(options: argparse.Namespace) -> int:
+    store = _store(options.store)
+    if options.policy is not None and options.policy not in store.policies():
+        raise UnknownPolicyError(f"policy {options.policy!r} is not in {store.root}; it has {list(store.policies())}")
+    policies = store.policies() if options.policy is None else (options.policy,)
+    found = [(snapshot, kind) for policy in policies for kind in _KINDS for snapshot in store.list(policy, kind)]
+    pinned = {handle for policy in policies for kind in _KINDS for handle in store.pinned(policy, kind)}
+    console = _console()
+    if options.json:
+        rows = [{**asdict(snapshot), "pinned": snapshot.handle in pinned} for snapshot, _ in found]
+        Console(soft_wrap=True).out(json.dumps(rows), highlight=False)
+        return 0
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("handle", "step", "kind", "base model", "age", "pinned"):
+        table.add_column(column, justify="right" if column in ("step", "age") else "left", no_wrap=True)
+    for snapshot, _ in found:
+        pin = "pinned" if snapshot.handle in pinned else ""
+        age = _age(time.time() - snapshot.created_at)
+        row = (snapshot.handle, str(snapshot.step), snapshot.kind, snapshot.base_model, age, pin)
+        table.add_row(*(Text(cell) for cell in row))
+    console.print(table)
+    return 0
+
+
+def _show(options: argparse.Namespace) -> int:
+    store = _store(options.store)
+    snapshot = _find(store, options.handle)
+    store.fetch(snapshot)
+    manifest = store.manifest(snapshot.handle)
+    table = Table.grid(padding=(0, 3))
+    facts = {key: value for key, value in asdict(manifest).items() if key not in ("files", "spec")}
+    for key, value in {**facts, "path": snapshot.path, **(manifest.spec or {})}.items():
+        table.add_row(Text(key, style="bold"), Text(str(value)))
+    for name, digest in sorted(manifest.files.items()):
+        table.add_row(Text(name, style="bold"), Text(f"sha256 {digest}"))
+    _console().print(table)
+    return 0
+
+
+def _diff(options: argparse.Namespace) -> int:
+    from tinker_actors.models.differences import change_norms
+
+    store = _store(options.store)
+    first, second = (_find(store, handle) for handle in options.handles)
+    console = _console()
+    one, two = (store.manifest(snapshot.handle) for snapshot in (first, second))
+    pairs = {"step": (one.step, two.step), "base_model": (one.base_model, two.base_model), "kind": (one.kind, two.kind)}
+    specs = (one.spec or {}, two.spec or {})
+    pairs |= {key: (specs[0].get(key), specs[1].get(key)) for key in sorted({*specs[0], *specs[1]} - set(pairs))}
+    for key, (before, after) in pairs.items():
+        if before != after:
+            console.print(Text(f"{key}: {before} -> {after}"), soft_wrap=True)
+    if any(Handle.parse(snapshot.handle).kind == "weights" for snapshot in (first, second)):
+        raise ConfigError("weights are compared between snapshots (sampler_weights), not training checkpoints")
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("module", "change", "norm", "share"):
+        table.add_column(column, justify="left" if column == "module" else "right", no_wrap=True)
+    for name, (change, norm) in change_norms(store.fetch(first), store.fetch(second)).items():
+        share = f"{change / norm:.2%}" if norm else ""
+        table.add_row(Text(name), f"{change:.4g}", f"{norm:.4g}", share)
+    console.print(table)
+    return 0
+
+
+def _export(options: argparse.Namespace) -> int:
+    store = _store(options.store)
+    snapshot, target = _find(store, options.handle), Path(options.path)
+    if target.exists():
+        raise ConfigError(f"{target} exists already; a new directory is needed")
+    if options.merged:
+        from tinker_actors.training.engine import TrainingEngine
+
+        engine = TrainingEngine(snapshot.base_model, str(store.root))
+        engine.export_base(engine.fork(snapshot.handle, policy="export"), target)
+    elif Handle.parse(snapshot.handle).kind == "weights":
+        raise ConfigError(f"{snapshot.handle} is a training checkpoint; export it with --merged, or export a snapshot")
+    else:
+        shutil.copytree(store.fetch(snapshot), target, ignore=shutil.ignore_patterns("manifest.json"))
+    _console().print(Text(f"{snapshot.handle} is in {target}"), soft_wrap=True)
+    return 0
+
+
+def _rm(options: argparse.Namespace) -> int:
+    store = _store(options.store)
+    found = [_find(store, handle) for handle in options.handles]
+    for snapshot in found:
+        kind = Handle.parse(snapshot.handle).kind
+        if kind == "sampler_weights" and not options.newest and snapshot == store.latest(snapshot.policy_id):
+            raise PolicyError(f"{snapshot.handle} is the newest of its policy and may be served; --newest deletes it")
+        store.delete(snapshot.handle)
+        _console().print(Text(f"deleted {snapshot.handle}"), soft_wrap=True)
+    return 0
+
+
+def _store(text: str) -> SnapshotStore:
+    if "://" in text:
+        return SnapshotStore(text)
+    folder = Path(text)
+    if not folder.is_dir():
+        raise ConfigError(f"{text} is no folder; a run folder, a store's folder or its URL is needed")
+    return SnapshotStore(folder / "policies" if (folder / "config.toml").is_file() else folder)
+
+
+def _find(store: SnapshotStore, text: str) -> Snapshot:
+    """What `tinker://...`, POLICY, POLICY/NUMBER or POLICY/weights/NAME stands for."""
+    if "://" in text:
+        return store.get(text)
+    policy, *rest = text.split("/")
+    if not rest:
+        return store.latest(policy)
+    kind = cast(HandleKind, rest[0]) if len(rest) == 2 else "sampler_weights"
+    name = rest[-1]
+    if kind == "sampler_weights" and name.isdecimal():
+        name = f"{int(name):06d}"
+    return store.get(str(Handle(policy_id=policy, kind=kind, name=name)))
+
+
+def _age(seconds: float) -> str:
+    for size, unit in ((86400.0, "d"), (3600.0, "h"), (60.0, "min")):
+        if seconds >= size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{max(seconds, 0):.0f} s"
+
+
+def _console() -> Console:
+    """The terminal; into a pipe or a file, lines as long as they need to be."""
+    console = Console()
+    return console if console.is_terminal else Console(width=240)
