@@ -9,6 +9,7 @@ import tomli_w
 
 from tinker_actors.errors import ConfigError, RunError
 from tinker_actors.scheduler import RunFolder, RunState, find_runs, load_config
+from tinker_actors.scheduler.loading import parse_config
 from tinker_actors.training import MuonParams
 
 ENVIRONMENT = ["--environment.name", "number_guess"]
@@ -195,3 +196,11 @@ def test_an_optimizer_or_schedule_that_can_not_work_is_refused(arguments: list[s
     with pytest.raises(ConfigError) as caught:
         load_config(None, ENVIRONMENT + arguments)
     assert message in str(caught.value)
+
+
+def test_layers_are_named_by_role_or_by_module_and_not_both():
+    config = {"environment": {"name": "number_guess"}, "policy": {"targets": ["attention", "unembed"]}}
+    assert parse_config(config, source="x").policy.targets == ("attention", "unembed")
+    config["policy"]["target_modules"] = ["q_proj"]
+    with pytest.raises(ConfigError, match=r"policy\.targets and policy\.target_modules are both given"):
+        parse_config(config, source="x")

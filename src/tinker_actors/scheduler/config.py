@@ -314,6 +314,8 @@ class RunConfig(Section):
 
     @model_validator(mode="after")
     def _refuse_what_cannot_work(self) -> RunConfig:
+        if self.policy.targets and self.policy.target_modules != "all-linear":
+            raise ValueError("policy.targets and policy.target_modules are both given; one or the other is needed")
         if self.policy.kind == "full" and self.warmup.method == "lora":
             raise ValueError(
                 "warmup.method is 'lora', but policy.kind 'full' has no adapter; 'full' is needed, or 'none'"
