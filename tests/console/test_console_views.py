@@ -13,7 +13,7 @@ from rich.console import Console
 from tinker_actors.console.curve import draw_curve
 from tinker_actors.console.live import LiveView
 from tinker_actors.console.plain import PlainView
-from tinker_actors.scheduler.observer import Phase, RunObserver, RunSummary
+from tinker_actors.scheduler.observer import Phase, RunObserver, RunSummary, SftSummary
 
 METRICS = {"reward": 0.5, "tokens_per_second": 1234.0, "grad_norm": 0.25, "kl": 0.001, "seconds": 0.4}
 SUMMARY = RunSummary(reward_first=0.4, reward_last=0.9, eval_before=0.45, eval_after=0.98, steps=2, seconds=12.3)
@@ -86,3 +86,22 @@ def test_the_live_screen_holds_phase_step_curve_numbers_and_transcript(tmp_path:
     screen = console.file.getvalue()  # type: ignore[attr-defined]
     for text in ("rollout 5/60", "episodes 10/208", "step 4/60", "0.75 ┤", "1234", "assistant: 4", "a worker died"):
         assert text in screen
+
+
+@pytest.mark.parametrize("kind", [PlainView, LiveView])
+def test_a_supervised_run_shows_its_losses_and_what_was_left_out(kind: type[PlainView | LiveView], tmp_path: Path):
+    console = Console(file=io.StringIO(), width=100, force_terminal=kind is LiveView)
+    view = kind(console)
+    view.started("demo", tmp_path, 2, 0)
+    view.evaluated(0, 4.9, "loss")
+    for step in (1, 2):
+        view.step(step, {"loss": 3.0 / step, "tokens_per_second": 99.0, "grad_norm": 1.0, "epoch": 0.5, "seconds": 0.1})
+    best = "tinker://policy/sampler_weights/000002"
+    losses = {"loss_first": 3.0, "loss_last": 1.5, "eval_before": 4.9, "eval_after": 1.7, "eval_best": 1.6}
+    view.finished(SftSummary(**losses, best=best, steps=2, examples=32, tokens=99, skipped=3, seconds=1.0), tmp_path)
+    assert isinstance(console.file, io.StringIO)
+    text = console.file.getvalue()
+    for shown in ("Loss per token by step", best, "32 examples, 99 tokens trained on, 3 lines left out"):
+        assert shown in text
+    assert "4.900" in text
+    assert kind is LiveView or "step 2/2  loss 1.500  tokens/s 99  grad 1  epoch 0.50" in text
