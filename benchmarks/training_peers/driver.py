@@ -1,9 +1,10 @@
-"""One system in a process of its own: reads `[case, size]` lines, writes one JSON line for each.
+"""One system in a process of its own: reads `[case, size, rows]` lines, writes one JSON line for each.
 
     python -m benchmarks.training_peers.driver SYSTEM MODEL THREADS
 
-A system's module defines `System(model, threads)`, with a method per case that takes the size, prepares, and returns
-the tokens of a step and a function that does the step (or does it and returns its seconds, by both clocks, itself).
+A system's module defines `System(model, threads)`, with a method per case that takes the size and the rows of a
+padded micro-batch, prepares, and returns the tokens of a step and a function that does the step (or does it and returns
+its seconds, by both clocks, itself).
 """
 
 from __future__ import annotations
@@ -43,11 +44,11 @@ def main() -> None:
     torch.set_num_threads(threads)
     system: Any = None
     for line in sys.stdin:
-        case, size = json.loads(line)
+        case, size, rows = json.loads(line)
         assert case in CASES
         try:
             system = system or importlib.import_module(f"benchmarks.training_peers.{module}").System(model)
-            tokens, step = getattr(system, case)(size)
+            tokens, step = getattr(system, case)(size, rows)
             (wall, processor), peak = measured(step)
             answer: Any = {"tokens": tokens, "wall": wall, "processor": processor, "peak": peak}
         except Exception:  # the boundary around other people's code: the run goes on without this figure

@@ -13,7 +13,7 @@ from peft import LoraConfig
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 from trl import SFTConfig, SFTTrainer
 
-from benchmarks.training_peers import ALPHA, LEARNING_RATE, RANK, ROWS, ragged
+from benchmarks.training_peers import ALPHA, LEARNING_RATE, RANK, ragged
 from benchmarks.training_peers.driver import Seconds
 
 
@@ -38,10 +38,10 @@ class System:
         self.model: Any = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32, attn_implementation="sdpa")
         self.trainers: dict[int, tuple[SFTTrainer, _Clock, int]] = {}
 
-    def step_ragged(self, size: int) -> tuple[int, Callable[[], Seconds]]:
+    def step_ragged(self, size: int, rows: int) -> tuple[int, Callable[[], Seconds]]:
         """A supervised step."""
         if size not in self.trainers:
-            self.trainers[size] = self._trainer(size)
+            self.trainers[size] = self._trainer(size, rows)
         trainer, clock, tokens = self.trainers[size]
 
         def step() -> Seconds:
@@ -50,16 +50,16 @@ class System:
 
         return tokens, step
 
-    def _trainer(self, size: int) -> tuple[SFTTrainer, _Clock, int]:
+    def _trainer(self, size: int, rows: int) -> tuple[SFTTrainer, _Clock, int]:
         sequences = ragged(size, self.model.config.vocab_size)
-        rows = [
+        data = [
             {"input_ids": one.tokens, "completion_mask": [0] * len(one.prompt) + [1] * len(one.reply)}
             for one in sequences
         ]
         config = SFTConfig(
             output_dir=tempfile.mkdtemp(),
-            per_device_train_batch_size=min(ROWS, size),
-            gradient_accumulation_steps=-(-size // ROWS),
+            per_device_train_batch_size=min(rows, size),
+            gradient_accumulation_steps=-(-size // rows),
             max_steps=1,
             learning_rate=LEARNING_RATE,
             gradient_checkpointing=False,
@@ -76,7 +76,7 @@ class System:
         trainer = SFTTrainer(
             model=self.model,
             args=config,
-            train_dataset=Dataset.from_list(rows),
+            train_dataset=Dataset.from_list(data),
             processing_class=self.tokenizer,
             peft_config=None
             if self.trainers

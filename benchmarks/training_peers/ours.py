@@ -44,16 +44,16 @@ class System:
         self.policy = self.engine.create(self.spec)
         self.eight: list[str] = []
 
-    def step_ragged(self, size: int) -> tuple[int, Callable[[], None]]:
+    def step_ragged(self, size: int, _: int) -> tuple[int, Callable[[], None]]:
         """A supervised step."""
         return self._step([supervised(sequence) for sequence in ragged(size, self.vocabulary)], TAUGHT)
 
-    def step_group_of_8(self, size: int) -> tuple[int, Callable[[], None]]:
+    def step_group_of_8(self, size: int, _: int) -> tuple[int, Callable[[], None]]:
         """A policy-gradient step."""
         sequences = groups_of_8(size, self.vocabulary)
         return self._step([reinforced(sequence, index) for index, sequence in enumerate(sequences)], REINFORCED)
 
-    def eight_policies(self, size: int) -> tuple[int, Callable[[], None]]:
+    def eight_policies(self, size: int, _: int) -> tuple[int, Callable[[], None]]:
         """Gradients of eight policies."""
         for policy in self.eight:  # what the last round left
             self.engine.optim_step(policy, AdamParams(learning_rate=LEARNING_RATE))
@@ -65,6 +65,8 @@ class System:
         ]
         tokens = sum(len(datum) + 1 for _, datums, _ in batches for datum in datums)
         return tokens, lambda: self.gradients(batches)
+
+    eight_policies_x4 = eight_policies_x16 = eight_policies
 
     def gradients(self, batches: list[tuple[str, list[Datum], LossConfig]]) -> None:
         """Those of all policies, in one pass."""

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from transformers import AutoModelForCausalLM
 
-from benchmarks.training_peers import ALPHA, LEARNING_RATE, RANK, ROWS, Sequence, groups_of_8, ragged
+from benchmarks.training_peers import ALPHA, LEARNING_RATE, RANK, Sequence, groups_of_8, ragged
 
 
 class System:
@@ -29,20 +29,20 @@ class System:
         self.optimizer = torch.optim.AdamW(trained, lr=LEARNING_RATE)
         self.vocabulary = int(base.config.vocab_size)
 
-    def step_ragged(self, size: int) -> tuple[int, Callable[[], None]]:
+    def step_ragged(self, size: int, rows: int) -> tuple[int, Callable[[], None]]:
         """A supervised step."""
-        return self._step(ragged(size, self.vocabulary), _supervised)
+        return self._step(ragged(size, self.vocabulary), _supervised, rows)
 
-    def step_group_of_8(self, size: int) -> tuple[int, Callable[[], None]]:
+    def step_group_of_8(self, size: int, rows: int) -> tuple[int, Callable[[], None]]:
         """A policy-gradient step."""
-        return self._step(groups_of_8(size, self.vocabulary), _reinforced)
+        return self._step(groups_of_8(size, self.vocabulary), _reinforced, rows)
 
     def _step(
-        self, sequences: list[Sequence], loss: Callable[[Tensor, Tensor], Tensor]
+        self, sequences: list[Sequence], loss: Callable[[Tensor, Tensor], Tensor], rows: int
     ) -> tuple[int, Callable[[], None]]:
         def step() -> None:
-            for first in range(0, len(sequences), ROWS):
-                tokens_BL, attention_BL, labels_BL = padded(sequences[first : first + ROWS])
+            for first in range(0, len(sequences), rows):
+                tokens_BL, attention_BL, labels_BL = padded(sequences[first : first + rows])
                 logits_BLV = self.model(input_ids=tokens_BL, attention_mask=attention_BL, use_cache=False).logits
                 loss(logits_BLV[:, :-1].flatten(0, 1).float(), labels_BL[:, 1:].flatten()).backward()
             self.optimizer.step()
