@@ -54,6 +54,11 @@ class Span:
         return rows if self.keep is None else rows.index_select(0, self.keep)
 
 
+def lowest(dtype: torch.dtype) -> float:
+    """A score that hides a position, finite in this dtype and in bf16, in which it may be added."""
+    return max(torch.finfo(dtype).min, torch.finfo(torch.bfloat16).min)
+
+
 def spans_of(buckets: Sequence[Bucket], dtype: torch.dtype, device: torch.device) -> list[Span]:
     """Buckets that follow one another from row 0 on."""
     spans: list[Span] = []
@@ -66,7 +71,7 @@ def spans_of(buckets: Sequence[Bucket], dtype: torch.dtype, device: torch.device
             keep = torch.cat([torch.arange(n) + at for n, at in zip(bucket.lengths, starts.tolist(), strict=True)])
             keep = keep.to(device)
         if bucket.sees_BLL is not None:
-            hidden = torch.full((), torch.finfo(dtype).min, dtype=dtype)
+            hidden = torch.full((), lowest(dtype), dtype=dtype)
             mask = torch.where(bucket.sees_BLL, torch.zeros((), dtype=dtype), hidden)[:, None].to(device)
         spans.append(Span(first=first, count=count, shape=(len(bucket.lengths), width), keep=keep, mask=mask))
         first += count

@@ -77,7 +77,8 @@ def run_pass(
     slots = [slot for _, _, slot in members]
     using = lora.using([*slots, NO_ADAPTER], tokens_per_row=[*counts, padding]) if lora else contextlib.nullcontext()
     remember = backward and any(work.loss.gradient_checkpointing for work, _, _ in members)
-    with torch.set_grad_enabled(backward), using, packed(model), recomputing(model, remember):
+    precision = members[0][0].policy.computing()  # policies that share a pass have the base's own
+    with torch.set_grad_enabled(backward), using, precision, packed(model), recomputing(model, remember):
         hidden_PH = _hidden(model, [block for _, block, _ in members], padding)
         losses: list[Tensor] = []
         scores = _scores(members, hidden_PH)

@@ -66,6 +66,12 @@ class TrainedPolicy:
         self.parent: str | None = None
         self.snapshot: str | None = None
 
+    def computing(self) -> contextlib.AbstractContextManager[None]:
+        """The precision of its passes: a full policy over a bf16 base multiplies in bf16, with fp32 master weights."""
+        if self.spec.kind != "full" or self.base.dtype != "bfloat16":
+            return contextlib.nullcontext()
+        return torch.autocast(next(self.model.parameters()).device.type, torch.bfloat16)  # pyright: ignore[reportReturnType]
+
     @contextlib.contextmanager
     def accumulating(self) -> Iterator[None]:
         """Add the gradients of the block's backward passes to the pending ones; if the block raises, add nothing."""

@@ -16,6 +16,7 @@ from transformers import PreTrainedModel
 
 from tinker_actors.errors import ModelError
 from tinker_actors.models.vision import Vision
+from tinker_actors.training.attention import lowest
 from tinker_actors.training.batching import MicroBatch
 from tinker_actors.training.contract import ForwardBackwardResult
 from tinker_actors.training.head import LOWEST_LOGPROB
@@ -38,7 +39,8 @@ def run_padded(
     remember = backward and work.loss.gradient_checkpointing
     for batch in batches:
         proceed()
-        with torch.set_grad_enabled(backward), recomputing(work.policy.model, remember):
+        precision = work.policy.computing()
+        with torch.set_grad_enabled(backward), precision, recomputing(work.policy.model, remember):
             logprobs_N, entropy_N, values_N = score(
                 work.policy.model,
                 batch,
@@ -131,5 +133,5 @@ def _mask(batch: MicroBatch, dtype: torch.dtype, device: torch.device) -> Tensor
     """The batch's attention as transformers takes it: lengths as they are, pairs as numbers to be added."""
     if batch.attention is None or batch.attention.dtype != torch.bool:
         return None if batch.attention is None else batch.attention.to(device)
-    hidden = torch.full((), torch.finfo(dtype).min, dtype=dtype)
+    hidden = torch.full((), lowest(dtype), dtype=dtype)
     return torch.where(batch.attention, torch.zeros((), dtype=dtype), hidden).to(device)
