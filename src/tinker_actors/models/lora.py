@@ -144,8 +144,8 @@ class MultiLoraModel:
         """How many adapters are held."""
         return len(self._residents)
 
-    def load(self, path: str | Path) -> int:
-        """Load a PEFT directory into the lowest free slot and return the slot.
+    def load(self, path: str | Path | Adapter) -> int:
+        """Load a PEFT directory, or an adapter as one was read from it, into the lowest free slot and return the slot.
 
         Raises:
             ModelError: The directory is not a LoRA adapter of this base, asks for something that is not supported,
@@ -153,6 +153,8 @@ class MultiLoraModel:
         """
         if self._capacity is not None and self.resident >= self._capacity:
             raise ModelError(f"all {self._capacity} adapter slots are taken; unload one before loading {path}")
+        if isinstance(path, Adapter):
+            return self._install(path)
         shapes = {path: (layer.in_features, layer.out_features) for path, layer in self._layers.items()}
         heads = [path for path, layer in self._layers.items() if isinstance(layer, MultiLoraHead)]
         return self._install(read_adapter(Path(path), shapes, head=heads[0] if heads else None))

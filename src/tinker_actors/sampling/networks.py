@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from tinker_actors.data import ModelInput
+from tinker_actors.models.adapters import Adapter
 from tinker_actors.models.lora import MultiLoraModel
 from tinker_actors.models.vision import Vision
 
@@ -81,8 +82,8 @@ class LoraNetwork(Network):
         super().__init__(skeleton, vision)
         self._lora = MultiLoraModel(skeleton)
 
-    def load(self, path: Path) -> int:
-        """Load a PEFT directory and return its slot.
+    def load(self, path: Path | Adapter) -> int:
+        """Load a PEFT directory, or an adapter as one was read from it, and return its slot.
 
         Raises:
             ModelError: It is no LoRA adapter of this base; nothing has changed then.

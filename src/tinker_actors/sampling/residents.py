@@ -8,10 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tinker_actors.errors import PolicyError, UnknownPolicyError
+from tinker_actors.models.adapters import Adapter
 from tinker_actors.models.base import BaseModel, load_directory
 from tinker_actors.models.catalogue import resolve
+from tinker_actors.models.lent import LentWeights, lent_model
 from tinker_actors.models.vision import Vision
 from tinker_actors.policies import Handle, Snapshot, SnapshotStore
+from tinker_actors.policies.handover import handed_over
 from tinker_actors.sampling.networks import LoraNetwork, Network
 
 
@@ -24,6 +27,7 @@ class Resident:
         step: Update steps that it had behind it.
         network: What computes it.
         slot: Its adapter's place in the network; 0 for full weights.
+        lent: Weights of a trainer in this process that it runs on, if any; held so that they stay as they are.
         pins: Requests under way on it.
     """
 
@@ -31,6 +35,7 @@ class Resident:
     step: int
     network: Network
     slot: int
+    lent: LentWeights | None = None
     pins: int = 0
 
 
@@ -40,13 +45,15 @@ class Checked:
 
     Attributes:
         snapshot: The snapshot.
-        folder: Its files.
+        adapter: Its directory, or the adapter itself if it was published in this process.
         network: The loaded model of a full-weights snapshot; None for an adapter.
+        lent: Weights that were published in this process, if they are.
     """
 
     snapshot: Snapshot
-    folder: Path
+    adapter: Path | Adapter
     network: Network | None
+    lent: LentWeights | None = None
 
 
 class Residents:
@@ -149,19 +156,27 @@ class Residents:
         snapshot = self._store.get(handle)
         if resolve(snapshot.base_model).name != self._base.name:
             raise PolicyError(f"{handle} is of base model {snapshot.base_model}; this sampler serves {self._base.name}")
+        lent = handed_over(snapshot)
+        if isinstance(lent, LentWeights):
+            if lent.adapter is not None:
+                return Checked(snapshot=snapshot, adapter=lent.adapter, network=None, lent=lent)
+            network = Network(lent_model(self._base, lent), self._base.vision)
+            return Checked(snapshot=snapshot, adapter=Path(snapshot.path), network=network, lent=lent)
         folder = self._store.fetch(snapshot)
         if snapshot.kind == "lora":
-            return Checked(snapshot=snapshot, folder=folder, network=None)
+            return Checked(snapshot=snapshot, adapter=folder, network=None)
         model = load_directory(folder, self._base.dtype).eval().requires_grad_(False)
         network = Network(model, self._base.vision)
         if network.vocab_size != self.vocab_size:
             raise PolicyError(f"{handle} has {network.vocab_size} logits; {self._base.name} has {self.vocab_size}")
-        return Checked(snapshot=snapshot, folder=folder, network=network)
+        return Checked(snapshot=snapshot, adapter=folder, network=network)
 
     def _place(self, entry: Checked) -> Resident:
         snapshot, network = entry.snapshot, entry.network
-        slot = self._lora.load(entry.folder) if network is None else 0
-        return Resident(handle=snapshot.handle, step=snapshot.step, network=network or self._lora, slot=slot)
+        slot = self._lora.load(entry.adapter) if network is None else 0
+        return Resident(
+            handle=snapshot.handle, step=snapshot.step, network=network or self._lora, slot=slot, lent=entry.lent
+        )
 
     def _unload(self, residents: Iterable[Resident]) -> None:
         for resident in residents:

@@ -14,6 +14,7 @@ from tinker_actors.errors import ConfigError, DataError, PolicyError, UnknownPol
 from tinker_actors.models import load_base
 from tinker_actors.models.lora import MultiLoraModel
 from tinker_actors.policies import Handle, PolicySpec, Snapshot, SnapshotStore
+from tinker_actors.policies.handover import hand_over
 from tinker_actors.training.batching import Example, check_batch, examples_of, plain_batches
 from tinker_actors.training.checkpoint import read_checkpoint, read_spec, write_checkpoint
 from tinker_actors.training.contract import AdamParams, ForwardBackwardResult, OptimStepResult, PolicyInfo
@@ -207,15 +208,17 @@ class TrainingEngine:
     def publish(self, policy_id: str, *, ttl: float | None = None) -> Snapshot:
         """Store a policy's present weights as its next snapshot, for samplers.
 
-        Args:
-            policy_id: The policy.
-            ttl: Seconds after which the snapshot may expire; None for never.
+        snapshot = self.store.publish(policy_id, policy.write_snapshot, ttl=ttl, **self._facts(policy))
+        if lent := policy.lend():
+            hand_over(snapshot, lent)
 
         Raises:
             UnknownPolicyError: No policy of this id is in training here.
         """
         policy = self._policy(policy_id)
         snapshot = self.store.publish(policy_id, policy.write_snapshot, ttl=ttl, **self._facts(policy))
+        if lent := policy.lend():
+            hand_over(snapshot, lent)
         policy.parent = policy.snapshot = snapshot.handle
         return snapshot
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from transformers import PreTrainedModel
 from tinker_actors.errors import PolicyError
 from tinker_actors.models import BaseModel, save_model_directory
 from tinker_actors.models.adapters import Adapter, AdapterWeights
+from tinker_actors.models.lent import LentWeights, lent_adapter
 from tinker_actors.policies import PolicySpec
 from tinker_actors.training.adapters import full_model, lora_model
 from tinker_actors.training.contract import AdamParams, OptimStepResult, PolicyInfo
@@ -62,6 +64,7 @@ class TrainedPolicy:
         self.optimizer = PolicyOptimizer(self.parameters, matrices)
         self._size = sum(parameter.numel() for parameter in self.parameters.values())
         self._moments_of: OptimizerName | None = None
+        self._lent: list[LentWeights] = []
         self.step = self.pending = 0
         self.parent: str | None = None
         self.snapshot: str | None = None
@@ -104,6 +107,7 @@ class TrainedPolicy:
             self.optimizer.prepare(optimizer_of(params))
         except PolicyError as error:
             raise PolicyError(f"policy {self.policy_id!r}: {error}") from error
+        self._own_weights()
         for parameter in self.parameters.values():
             if parameter.grad is None:  # a batch that trains no token: the step still decays moments and weights
                 parameter.grad = torch.zeros_like(parameter)
@@ -129,6 +133,33 @@ class TrainedPolicy:
             shutil.move(path, folder / path.name)
         written.rmdir()
 
+    def lend(self) -> LentWeights | None:
+        """The present weights for samplers in this process: a copy of an adapter, or full weights as they are.
+
+        Full weights are lent rather than copied: the policy copies them itself before it writes to them, and only if
+        somebody holds what was lent by then.
+
+        Returns:
+            None where samplers don't serve the adapter as it is held.
+        """
+        if self._adapted is not None:
+            trained = len(self.parameters) - len(self.value_head.named() if self.value_head else {})
+            if self.adapter is None or 2 * len(self.adapter.weights) != trained:
+                return None
+            self._lent = [lent := lent_adapter(self.adapter)]
+        else:
+            weights = {name: parameter.detach() for name, parameter in self.model.named_parameters()}
+            self._lent.append(lent := LentWeights(adapter=None, parameters=weights))
+        return lent
+
+    def _own_weights(self) -> None:
+        """Let go of what was lent; from here on the weights may be written to."""
+        held = [weakref.ref(lent) for lent in self._lent if lent.adapter is None]
+        self._lent.clear()
+        if any(reference() is not None for reference in held):
+            for parameter in self.model.parameters():
+                parameter.data = parameter.data.clone()
+
     def export(self, path: Path) -> None:
         """Write the policy's weights, merged into the base's, as a transformers model directory with tokenizer.
 
@@ -149,6 +180,7 @@ class TrainedPolicy:
     @torch.no_grad()
     def set_weights(self, weights: dict[str, Tensor]) -> None:
         """Copy weights of the same names and shapes into the policy."""
+        self._own_weights()
         for name, parameter in self.parameters.items():
             parameter.copy_(weights[name])
 
@@ -172,6 +204,7 @@ class TrainedPolicy:
 
     def drop_state(self) -> None:
         """Let go of what `state` holds; nothing but `take_state` and `info` may follow."""
+        self._lent.clear()
         self._moments_of = self.optimizer.name
         self.optimizer.forget()
         for parameter in self.parameters.values():
