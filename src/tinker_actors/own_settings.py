@@ -24,6 +24,5 @@ def fill_own_settings(config: Any, settings: Sequence[str], defaults: Mapping[st
         if value is None and setting in defaults:
             object.__setattr__(config, setting, defaults[setting])
         elif value is not None and setting not in defaults:
-            raise ConfigError(
-                f"{setting} is {value}, but {config.name} has no such setting; its settings are {sorted(defaults)}"
-            )
+            own = ", ".join(sorted(defaults)) or "none"
+            raise ConfigError(f"{setting} is {value}, but {config.name} has no such setting; it has {own}")

@@ -66,7 +66,7 @@ def test_override_values_are_toml_where_they_can_be_and_text_elsewhere(arguments
         ),
         (
             [*ENVIRONMENT, "--algorithm.pass-k", "4"],
-            "algorithm.pass_k is 4, but grpo has no such setting; its settings are []",
+            "algorithm.pass_k is 4, but grpo has no such setting; it has none",
         ),
         (
             [*ENVIRONMENT, "--algorithm.name", "turn_returns", "--algorithm.discount", "1.5"],
@@ -79,6 +79,26 @@ def test_override_values_are_toml_where_they_can_be_and_text_elsewhere(arguments
             ],
             "rollouts.filter is 'varied_rewards' and rollouts.group_size is 1",
         ),
+        (
+            [*ENVIRONMENT, "--algorithm.aggregation-constant", "5"],
+            "algorithm.aggregation_constant is 5, but algorithm.aggregation is 'token_mean'",
+        ),
+        (
+            [*ENVIRONMENT, "--kl.reference-store", "runs/a"],
+            "kl.reference_store is 'runs/a', but reference is 'initial', which no store holds",
+        ),
+        ([*ENVIRONMENT, "--kl.coefficient", "inf"], "kl.coefficient is inf; input should be a finite number"),
+        ([*ENVIRONMENT, "--policy.targets", "mlp"], "policy.targets is 'mlp'; a list is needed"),
+        (
+            [*ENVIRONMENT, "--policy.target-modules", "[]"],
+            "policy.target_modules is []; 'all-linear' or a list of module names is needed",
+        ),
+        (
+            [*ENVIRONMENT, "--policy.kind", "full", "--policy.targets", '["mlp"]'],
+            "policy.kind is 'full', which has no targets",
+        ),
+        ([*ENVIRONMENT, "--trainer", "3"], "trainer is 3; a section is needed, with keys of its own: beta1, "),
+        ([*ENVIRONMENT, "--data.train", "x"], 'unknown key data; that is a key of job = "sft"; known here: algorithm'),
         ([*ENVIRONMENT, "--name", "a/b"], "name is 'a/b'"),
         ([*ENVIRONMENT, "--seed"], "--seed has no value"),
         ([*ENVIRONMENT, "seed"], "argument 'seed' is not understood"),
@@ -187,8 +207,8 @@ def test_the_optimizer_of_a_step_follows_from_the_step_alone_so_a_resumed_run_go
     ("arguments", "message"),
     [
         (["--trainer.optimizer", "muon"], "trainer.optimizer is 'muon', but policy.kind 'lora'"),
-        (["--trainer.momentum", "0.5"], "trainer.momentum is 0.5, but trainer.optimizer 'adamw' has none"),
-        (["--trainer.final-ratio", "0.5"], "trainer.final_ratio is 0.5, but trainer.schedule 'constant' never falls"),
+        (["--trainer.momentum", "0.5"], "trainer.momentum is 0.5, but optimizer 'adamw' has none"),
+        (["--trainer.final-ratio", "0.5"], "trainer.final_ratio is 0.5, but schedule 'constant' never falls"),
         (["--trainer.optimizer", "lion"], "trainer.optimizer is 'lion'; input should be 'adamw'"),
     ],
 )
@@ -202,5 +222,5 @@ def test_layers_are_named_by_role_or_by_module_and_not_both():
     config = {"environment": {"name": "number_guess"}, "policy": {"targets": ["attention", "unembed"]}}
     assert parse_config(config, source="x").policy.targets == ("attention", "unembed")
     config["policy"]["target_modules"] = ["q_proj"]
-    with pytest.raises(ConfigError, match=r"policy\.targets and policy\.target_modules are both given"):
+    with pytest.raises(ConfigError, match=r"policy\.targets is .* and target_modules .*; one or the other is needed"):
         parse_config(config, source="x")

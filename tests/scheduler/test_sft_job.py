@@ -118,6 +118,17 @@ async def test_a_full_policy_is_trained_too(tmp_path: Path):
     assert summary.eval_after < summary.eval_before - 0.3
 
 
+@pytest.mark.parametrize("optimizer", ["adamw_8bit", "muon"])
+async def test_every_optimizer_learns_and_takes_steps_of_its_own(tmp_path: Path, optimizer: str):
+    full = ("--policy.kind", "full", "--policy.rank", "16", "--trainer.learning-rate", "2e-3")
+    own, _, folder = await run(config(tmp_path, *full, "--trainer.optimizer", optimizer))
+    state = next((folder.policies / "policy" / "weights").glob("*/state.json"))
+    assert json.loads(state.read_text())["optimizer"] == optimizer
+    assert own.eval_after is not None
+    assert own.eval_before is not None
+    assert own.eval_after < own.eval_before - 0.3
+
+
 async def test_training_ends_once_the_loss_is_low_enough(tmp_path: Path):
     summary, observer, _ = await run(config(tmp_path, "--trainer.epochs", "9", "--evaluation.stop-at", "4.5"))
     assert summary.steps < observer.planned
@@ -200,7 +211,11 @@ def test_what_can_not_work_is_refused_when_it_is_read(tmp_path: Path):
         (*train, "--batch.examples", "2", "--batch.tokens", "9"): "a batch is bounded by one of them",
         (*train, "--data.holdout", "0.1", "--data.evaluation", "x"): "evaluation names data of its own",
         (*train, "--evaluation.stop-at", "1"): "there is nothing to evaluate on",
-        (*train, "--data.train", "[]"): "train names nothing",
+        (*train, "--data.train", "[]"): "data.train names nothing",
+        (*train, "--trainer.optimizer", "muon"): "trainer.optimizer is 'muon', but policy.kind 'lora'",
+        (*train, "--trainer.momentum", "0.5"): "trainer.momentum is 0.5, but optimizer 'adamw' has none",
+        (*train, "--policy.value-head", "true"): "policy.value_head is true, but only RL",
+        (*train, "--kl.coefficient", "1"): 'unknown key kl; that is a key of job = "rl"',
     }.items():
         with pytest.raises(ConfigError) as caught:
             load_config(None, overrides)

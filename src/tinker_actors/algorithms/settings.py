@@ -50,7 +50,7 @@ class AdvantageConfig:
     0.95
     >>> AdvantageConfig(name="grpo", discount=0.9)
     Traceback (most recent call last):
-    tinker_actors.errors.ConfigError: discount is 0.9, but grpo has no such setting; its settings are []
+    tinker_actors.errors.ConfigError: discount is 0.9, but grpo has no such setting; it has none
 
     Attributes:
         name: Which estimator.

@@ -4,54 +4,13 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
-from tinker_actors.algorithms import ADVANTAGE_SETTINGS, AdvantageConfig, AdvantageName
+from tinker_actors.algorithms import ADVANTAGE_SETTINGS, AdvantageConfig, AdvantageName, Aggregation
 from tinker_actors.errors import ConfigError, PolicyError
-from tinker_actors.policies import Handle, Retention, Role
-from tinker_actors.training import AdamParams, LossConfig, OptimizerName
-from tinker_actors.training.optimizer_params import params_class
-from tinker_actors.training.schedules import Schedule, scheduled
-
-
-class Section(BaseModel):
-    """Base of every section: immutable, and an unknown key is an error."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
-
-
-class ModelSection(Section):
-    """The base model."""
-
-    name: str = "tiny-llama"
-    """A catalogue name, a local model directory or a hub id."""
-    chat_template: str | None = None
-    """`chatml`, `plain` or a Jinja template; the model's own if not given."""
-    context_length: int | None = Field(default=None, ge=8)
-    """Tokens; the model's own limit if not given."""
-
-
-class PolicySection(Section):
-    """The policy that learns: a LoRA adapter on the frozen base, or a copy of all its weights."""
-
-    kind: Literal["lora", "full"] = "lora"
-    """`lora` trains an adapter, `full` all weights; the keys below are the adapter's."""
-    rank: int = Field(default=16, ge=1)
-    alpha: float = Field(default=32.0, gt=0)
-    target_modules: Literal["all-linear"] | tuple[str, ...] = "all-linear"
-    targets: tuple[Role, ...] = ()
-    """Roles of the layers to adapt, in place of `target_modules`."""
-    value_head: bool = False
-    """Whether a value head is trained beside the policy; what `gae` needs and nothing else uses."""
-
-    @model_validator(mode="after")
-    def _refuse_an_adapter_s_keys_without_one(self) -> PolicySection:
-        # a run's own folder writes every key down, so it is the value that tells
-        fields = type(self).model_fields
-        given = [name for name in ("rank", "alpha", "target_modules") if getattr(self, name) != fields[name].default]
-        if self.kind == "full" and given:
-            raise ValueError(f"policy.kind is 'full', which has no {' and no '.join(given)}; leave them out")
-        return self
+from tinker_actors.policies import Handle
+from tinker_actors.scheduler.sections import CheckpointSection, ModelSection, OptimizerSection, PolicySection, Section
+from tinker_actors.training import AdamParams, LossConfig
 
 
 class EnvironmentSection(Section):
@@ -141,6 +100,15 @@ class KlSection(Section):
                 raise ValueError(f"'initial', 'base' or the handle of a checkpoint is needed: {error}") from error
         return value
 
+    @model_validator(mode="after")
+    def _refuse_a_store_of_nothing(self) -> KlSection:
+        if self.reference_store is not None and self.reference in ("initial", "base"):
+            raise ValueError(
+                f"reference_store is {self.reference_store!r}, but reference is {self.reference!r}, which no store "
+                "holds; the handle of a checkpoint there is needed"
+            )
+        return self
+
 
 class RolloutSection(Section):
     """How episodes are collected."""
@@ -177,51 +145,16 @@ class RolloutSection(Section):
     """Episodes of each step that are written to rollouts.jsonl; failed ones always are."""
 
 
-class TrainerSection(Section):
+class TrainerSection(OptimizerSection):
     """The optimizer and how long to use it."""
 
     steps: int = Field(default=60, ge=0)
-    optimizer: OptimizerName = "adamw"
-    """`adamw_8bit` holds the moments in a byte each; `muon` is for `policy.kind` `full`."""
-    learning_rate: float = Field(default=1e-4, gt=0)
-    schedule: Schedule = "constant"
-    """What the learning rate does after the warm-up, over all of `steps`."""
-    warmup_steps: int = Field(default=0, ge=0)
-    """Steps over which the learning rate rises linearly."""
-    final_ratio: float = Field(default=0.0, ge=0, le=1)
-    """The share of the learning rate that `linear` and `cosine` fall to."""
-    beta1: float = Field(default=0.9, ge=0, lt=1)
-    beta2: float = Field(default=0.95, ge=0, lt=1)
-    momentum: float = Field(default=0.95, ge=0, lt=1)
-    """Of `muon`."""
-    epsilon: float = Field(default=1e-8, gt=0)
-    weight_decay: float = Field(default=0.0, ge=0)
-    grad_clip_norm: float = Field(default=1.0, ge=0)
-    """0 is off."""
     epochs: int = Field(default=1, ge=1)
     """Optimizer steps on each batch of rollouts."""
-    threads: int = Field(default=2, ge=1)
-    """Threads of torch in the trainer's and sampler's process."""
 
     def optimizer_params(self, step: int) -> AdamParams:
         """The settings of the optimizer in a step, counted from 1."""
-        rate = scheduled(
-            self.schedule,
-            self.learning_rate,
-            step=step,
-            total=self.steps,
-            warmup=self.warmup_steps,
-            floor=self.final_ratio,
-        )
-        return params_class(self.optimizer)(
-            learning_rate=rate,
-            beta1=self.beta1,
-            beta2=self.beta2,
-            eps=self.epsilon,
-            weight_decay=self.weight_decay,
-            grad_clip_norm=self.grad_clip_norm or None,
-            **({"momentum": self.momentum} if self.optimizer == "muon" else {}),
-        )
+        return self.params_at(step, self.steps)
 
 
 class EvaluationSection(Section):
@@ -234,23 +167,6 @@ class EvaluationSection(Section):
     """0 is greedy."""
     stop_at: float | None = None
     """Training ends early once an evaluation's mean reward reaches this."""
-
-
-class CheckpointSection(Section):
-    """What a run keeps."""
-
-    every: int = Field(default=5, ge=1)
-    """Steps between saved training states."""
-    keep: int = Field(default=2, ge=1)
-    """Training states kept."""
-    keep_snapshots: int = Field(default=3, ge=1)
-    """Sampler snapshots kept, the newest first."""
-    snapshot_age: float | None = Field(default=None, gt=0)
-    """Seconds after which a sampler snapshot goes, the newest excepted; no bound if not given."""
-
-    def retention(self) -> Retention:
-        """Which sampler snapshots are kept."""
-        return Retention(keep_last=self.keep_snapshots, max_age=self.snapshot_age)
 
 
 class RunConfig(Section):
@@ -314,17 +230,20 @@ class RunConfig(Section):
 
     @model_validator(mode="after")
     def _refuse_what_cannot_work(self) -> RunConfig:
-        if self.policy.targets and self.policy.target_modules != "all-linear":
-            raise ValueError("policy.targets and policy.target_modules are both given; one or the other is needed")
         if self.policy.kind == "full" and self.warmup.method == "lora":
             raise ValueError(
                 "warmup.method is 'lora', but policy.kind 'full' has no adapter; 'full' is needed, or 'none'"
             )
-        self._refuse_what_the_optimizer_lacks()
+        self.trainer.check_trains(self.policy)
         try:
             self.loss_config()
         except ConfigError as error:
             raise ValueError(f"algorithm.{error}") from error
+        if self.algorithm.aggregation_constant is not None and self.aggregation != "constant":
+            raise ValueError(
+                f"algorithm.aggregation_constant is {self.algorithm.aggregation_constant}, but algorithm.aggregation "
+                f"is {self.aggregation!r}, which takes none; 'constant' does"
+            )
         self._refuse_groups_without_advantage()
         self._refuse_what_cannot_overlap()
         return self
@@ -352,24 +271,6 @@ class RunConfig(Section):
                 "'none' is needed, or groups of at least 2"
             )
 
-    def _refuse_what_the_optimizer_lacks(self) -> None:
-        trainer = self.trainer
-        if self.policy.kind == "lora" and trainer.optimizer == "muon":
-            raise ValueError(
-                "trainer.optimizer is 'muon', but policy.kind 'lora' trains no whole weight matrices; 'adamw' is "
-                "needed, or policy.kind 'full'"
-            )
-        if trainer.optimizer != "muon" and trainer.momentum != TrainerSection.model_fields["momentum"].default:
-            raise ValueError(
-                f"trainer.momentum is {trainer.momentum}, but trainer.optimizer {trainer.optimizer!r} has none; "
-                "leave it out"
-            )
-        if trainer.schedule == "constant" and trainer.final_ratio:
-            raise ValueError(
-                f"trainer.final_ratio is {trainer.final_ratio}, but trainer.schedule 'constant' never falls; "
-                "'linear' or 'cosine' does"
-            )
-
     def _refuse_what_cannot_overlap(self) -> None:
         rollouts, epochs = self.rollouts, self.trainer.epochs
         if rollouts.max_staleness is not None and rollouts.max_staleness < epochs - 1:
@@ -388,6 +289,11 @@ class RunConfig(Section):
                 "rollouts.refresh is 'turn' and rollouts.lockstep is 'off'; snapshots change at the points where "
                 "episodes wait for each other: rollouts.lockstep 'step' or 'group' is needed"
             )
+
+    @property
+    def aggregation(self) -> Aggregation:
+        """How the batch's loss is averaged: as named, or as the estimator goes with."""
+        return self.algorithm.aggregation or ("constant" if self.algorithm.name == "dr_grpo" else "token_mean")
 
     @property
     def steps_ahead(self) -> int:

@@ -115,18 +115,33 @@ def _merge(target: dict[str, Any], source: Mapping[str, Any]) -> None:
 
 def _describe(detail: Mapping[str, Any], model: type[BaseModel]) -> str:
     location = [str(part) for part in detail["loc"]]
-    key = ".".join(location) or "configuration"
+    key, value = ".".join(location), detail["input"]
     if detail["type"] == "extra_forbidden":
-        known = _known_keys(model, location[:-1])
-        close = difflib.get_close_matches(location[-1], known, n=1)
-        hint = f"did you mean {'.'.join([*location[:-1], close[0]])}?" if close else f"known here: {', '.join(known)}"
-        return f"unknown key {key}; {hint}"
+        return f"unknown key {key}; {_hint(location, model)}"
     if detail["type"] == "missing":
         return f"{key} is missing"
+    if detail["type"] in ("model_type", "dict_type"):
+        own = ", ".join(_known_keys(model, location)) or "any"
+        return f"{key} is {value!r}; a section is needed, with keys of its own: {own}"
+    if detail["type"] == "tuple_type":
+        return f"{key} is {value!r}; a list is needed"
     message = str(detail["msg"]).removeprefix("Value error, ")
     if not location:
         return message
-    return f"{key} is {detail['input']!r}; {message[0].lower()}{message[1:]}"
+    if isinstance(value, Mapping):  # a section refused for how its keys go together: it names them itself
+        return f"{key}.{message}"
+    return f"{key} is {value!r}; {message[0].lower()}{message[1:]}"
+
+
+def _hint(location: Sequence[str], model: type[BaseModel]) -> str:
+    known = _known_keys(model, location[:-1])
+    if close := difflib.get_close_matches(location[-1], known, n=1):
+        return f"did you mean {'.'.join([*location[:-1], close[0]])}?"
+    text = f"known here: {', '.join(known)}"
+    for job, other in _JOBS.items():
+        if other is not model and location[-1] in _known_keys(other, location[:-1]):
+            return f'that is a key of job = "{job}"; {text}'
+    return text
 
 
 def _known_keys(model: type[BaseModel], location: Sequence[str]) -> list[str]:

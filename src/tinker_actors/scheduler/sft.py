@@ -25,8 +25,7 @@ from tinker_actors.scheduler.sft_plan import Cursor, StepPlan
 from tinker_actors.scheduler.sft_prepare import Prepared, check_sft, prepare
 from tinker_actors.scheduler.sft_state import Best, SftState, load_sft_state, save_sft_state
 from tinker_actors.telemetry import JsonlWriter, plot_losses, read_jsonl
-from tinker_actors.training import AdamParams, ForwardBackwardResult, LossConfig, Trainer
-from tinker_actors.training.schedules import scheduled
+from tinker_actors.training import ForwardBackwardResult, LossConfig, Trainer
 
 POLICY = "policy"
 """The id of a run's policy."""
@@ -159,7 +158,7 @@ class _Sft:
         return state
 
     async def _update(self, step: int, loaded: _Loaded) -> dict[str, float]:
-        settings, began = self._config.trainer, time.monotonic()
+        began = time.monotonic()
         losses: list[float] = []
         tokens = 0
         for batch in loaded.batches:
@@ -167,22 +166,7 @@ class _Sft:
             loss, count = _summed(batch, result)
             losses.append(loss)
             tokens += count
-        rate = scheduled(
-            settings.schedule,
-            settings.learning_rate,
-            step=step,
-            total=self._total,
-            warmup=settings.warmup_steps,
-            floor=settings.final_ratio,
-        )
-        params = AdamParams(
-            learning_rate=rate,
-            beta1=settings.beta1,
-            beta2=settings.beta2,
-            eps=settings.epsilon,
-            weight_decay=settings.weight_decay,
-            grad_clip_norm=settings.grad_clip_norm or None,
-        )
+        params = self._config.trainer.params_at(step, self._total)
         done = await self._trainer.optim_step(POLICY, params)
         seconds = time.monotonic() - began
         read = sum(len(datum) for batch in loaded.batches for datum in batch)
@@ -190,7 +174,7 @@ class _Sft:
             "loss": math.fsum(losses) / tokens,
             "tokens": float(tokens),
             "tokens_read": float(read),
-            "learning_rate": rate,
+            "learning_rate": params.learning_rate,
             "grad_norm": done.grad_norm,
             "tokens_per_second": read / max(seconds, 1e-9),
             "seconds": seconds,

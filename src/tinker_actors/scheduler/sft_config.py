@@ -6,7 +6,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from tinker_actors.scheduler.config import CheckpointSection, ModelSection, PolicySection, Section
+from tinker_actors.scheduler.sections import CheckpointSection, ModelSection, OptimizerSection, PolicySection, Section
+from tinker_actors.training.schedules import Schedule
 
 
 def _as_names(value: Any) -> Any:
@@ -68,29 +69,16 @@ class BatchSection(Section):
         return self
 
 
-class SftTrainerSection(Section):
+class SftTrainerSection(OptimizerSection):
     """The optimizer and how long to use it."""
 
     epochs: int = Field(default=1, ge=1)
     """How often each example is trained on."""
     steps: int | None = Field(default=None, ge=1)
     """Training ends after so many optimizer steps, if the epochs don't end before."""
-    learning_rate: float = Field(default=1e-4, gt=0)
-    schedule: Literal["constant", "linear", "cosine"] = "cosine"
-    warmup_steps: int = Field(default=0, ge=0)
-    """Steps over which the learning rate rises linearly."""
-    final_ratio: float = Field(default=0.0, ge=0, le=1)
-    """The share of the learning rate that `linear` and `cosine` fall to."""
+    schedule: Schedule = "cosine"
     aggregation: Literal["token_mean", "sequence_mean"] = "token_mean"
     """Whether every trained token of a step counts alike, or every example."""
-    beta1: float = Field(default=0.9, ge=0, lt=1)
-    beta2: float = Field(default=0.95, ge=0, lt=1)
-    epsilon: float = Field(default=1e-8, gt=0)
-    weight_decay: float = Field(default=0.0, ge=0)
-    grad_clip_norm: float = Field(default=1.0, ge=0)
-    """0 is off."""
-    threads: int = Field(default=2, ge=1)
-    """Threads of torch in the trainer's process."""
 
 
 class SftEvaluationSection(Section):
@@ -120,6 +108,9 @@ class SftConfig(Section):
 
     @model_validator(mode="after")
     def _refuse_what_cannot_work(self) -> SftConfig:
+        self.trainer.check_trains(self.policy)
+        if self.policy.value_head:
+            raise ValueError("policy.value_head is true, but only RL with algorithm.name 'gae' uses it; leave it out")
         if self.evaluation.stop_at is not None and not (self.data.evaluation or self.data.holdout):
             raise ValueError(
                 f"evaluation.stop_at is {self.evaluation.stop_at}, but there is nothing to evaluate on: "

@@ -15,7 +15,7 @@ from tinker_actors.data.chat_files import Joined
 from tinker_actors.data.chat_rows import read_chat_row
 from tinker_actors.errors import DataError, ModelError
 from tinker_actors.models import Renderer, load_tokenizer
-from tinker_actors.scheduler.config import ModelSection
+from tinker_actors.scheduler.sections import ModelSection
 from tinker_actors.scheduler.sft_config import DataSection
 
 _SHOWN = 5  # bad lines in one message

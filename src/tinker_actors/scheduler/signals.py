@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tinker_actors.algorithms import (
-    Aggregation,
     PolicyBatch,
     RoleBaseline,
     SeatGroup,
@@ -58,7 +57,7 @@ class Signals:
         return policy_batch(
             await self._valued(own) if valued else own,
             self._estimate,
-            _aggregation(config),
+            config.aggregation,
             constant=self._constant,
             keep_flat=bool(config.kl.coefficient or config.algorithm.entropy_coefficient or valued),
         )
@@ -72,8 +71,3 @@ class Signals:
         if scored.values is None:
             raise AlgorithmError(f"policy {self._policy!r} has no value head; its checkpoint was saved without one")
         return with_values(groups, datums, scored.values)
-
-
-def _aggregation(config: RunConfig) -> Aggregation:
-    named = config.algorithm.aggregation
-    return named or ("constant" if config.algorithm.name == "dr_grpo" else "token_mean")

@@ -54,7 +54,7 @@ class LossConfig:
     1.2
     >>> LossConfig(name="cross_entropy", clip_high=1.2)
     Traceback (most recent call last):
-    tinker_actors.errors.ConfigError: clip_high is 1.2, but cross_entropy has no such setting; its settings are []
+    tinker_actors.errors.ConfigError: clip_high is 1.2, but cross_entropy has no such setting; it has none
 
     Attributes:
         name: Which loss.
