@@ -97,9 +97,36 @@ def test_what_may_go_is_deleted_and_the_newest_only_when_meant(engine, capfd):
     assert SnapshotStore(root).list("p") == ()
 
 
+def test_what_is_pinned_stays_until_it_is_unpinned(engine, capfd):
+    root = engine.store.root
+    assert run(capfd, "pin", root, "p/1", "p/weights/final")[1].splitlines() == [
+        "pinned tinker://p/sampler_weights/000001",
+        "pinned tinker://p/weights/final",
+    ]
+    assert "is pinned" in run(capfd, "rm", root, "p/1")[2]
+    assert "nothing is over" in run(capfd, "rm", root, "--keep-last", "1")[1]
+    assert run(capfd, "unpin", root, "p/1")[0] == 0
+    assert run(capfd, "rm", root, "p/1")[0] == 0
+
+
+def test_what_is_over_a_bound_is_deleted_of_the_policies_and_kinds_named(engine, capfd):
+    root = engine.store.root
+    engine.save("p", "later")
+    assert "nothing is over" in run(capfd, "rm", root, "p", "--older-than", "1", "--keep-last", "2")[1]
+    assert run(capfd, "rm", root, "p", "--older-than", "1e-9")[1] == "deleted tinker://p/sampler_weights/000001\n"
+    assert run(capfd, "rm", root, "p/weights", "--keep-last", "1")[1] == "deleted tinker://p/weights/final\n"
+    assert [snapshot.number for snapshot in SnapshotStore(root).list("p")] == [2]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (["rm", "{root}"], "rm names nothing"),
+        (["rm", "{root}", "--keep-last", "0"], "--keep-last is 0"),
+        (["rm", "{root}", "--older-than", "nan"], "--older-than is nan; a positive number of days"),
+        (["rm", "{root}", "q", "--keep-last", "1"], "policy 'q' is not in"),
+        (["rm", "{root}", "p/1", "--keep-last", "1"], "'p/1' is a single one"),
+        (["pin", "{root}", "p/9"], "000009 is not in the store"),
         (["ls", "{tmp}/absent"], "is no folder"),
         (["ls", "{root}", "q"], "policy 'q' is not in"),
         (["show", "{root}", "p/9"], "000009 is not in the store"),

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import shutil
 import time
 from dataclasses import asdict
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import cast
 
@@ -15,9 +17,10 @@ from rich.table import Table
 from rich.text import Text
 
 from tinker_actors.errors import ConfigError, PolicyError, UnknownPolicyError
-from tinker_actors.policies import Handle, HandleKind, Snapshot, SnapshotStore
+from tinker_actors.policies import Handle, HandleKind, Retention, Snapshot, SnapshotStore
 
 _KINDS: tuple[HandleKind, ...] = ("sampler_weights", "weights")
+_OF_ADAPTERS = ("rank", "alpha", "target_modules", "targets")
 
 
 def add_policies(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -37,24 +40,41 @@ def add_policies(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     export.add_argument("handle", metavar="HANDLE")
     export.add_argument("path", metavar="PATH", help="the directory to make")
     export.add_argument("--merged", action="store_true", help="merged into the base, as a transformers directory")
-    remove = actions.add_parser("rm", parents=[store], help="delete snapshots or checkpoints")
-    remove.add_argument("handles", metavar="HANDLE", nargs="+")
-    remove.add_argument("--newest", action="store_true", help="even a policy's newest snapshot, which may be served")
-    for name, call in (("ls", _ls), ("show", _show), ("diff", _diff), ("export", _export), ("rm", _rm)):
+    for name, text in (("pin", "keep from being deleted, by whomever"), ("unpin", "undo pin")):
+        actions.add_parser(name, parents=[store], help=text).add_argument("handles", metavar="HANDLE", nargs="+")
+    _add_rm(actions.add_parser("rm", parents=[store], help="delete snapshots or checkpoints"))
+    calls = {"ls": _ls, "show": _show, "diff": _diff, "export": _export, "pin": _pin, "unpin": _pin, "rm": _rm}
+    for name, call in calls.items():
         actions.choices[name].set_defaults(call=lambda options, _overrides, call=call: call(options))
+
+
+def _add_rm(remove: argparse.ArgumentParser) -> None:
+    remove.add_argument(
+        "handles",
+        metavar="HANDLE",
+        nargs="*",
+        help="what to delete; with --keep-last or --older-than, POLICY for its snapshots or POLICY/weights for its "
+        "training checkpoints (default: the snapshots of all policies)",
+    )
+    remove.add_argument("--newest", action="store_true", help="even a policy's newest snapshot, which may be served")
+    remove.add_argument("--keep-last", type=int, metavar="N", help="all but the newest N of a policy")
+    remove.add_argument(
+        "--older-than", type=float, metavar="DAYS", help="those stored longer ago; never the newest or a pinned one"
+    )
 
 
 def _ls(options: argparse.Namespace) -> int:
     store = _store(options.store)
-    if options.policy is not None and options.policy not in store.policies():
-        raise UnknownPolicyError(f"policy {options.policy!r} is not in {store.root}; it has {list(store.policies())}")
-    policies = store.policies() if options.policy is None else (options.policy,)
+    policies = store.policies() if options.policy is None else (_known(store, options.policy),)
     found = [(snapshot, kind) for policy in policies for kind in _KINDS for snapshot in store.list(policy, kind)]
     pinned = {handle for policy in policies for kind in _KINDS for handle in store.pinned(policy, kind)}
     console = _console()
     if options.json:
         rows = [{**asdict(snapshot), "pinned": snapshot.handle in pinned} for snapshot, _ in found]
         Console(soft_wrap=True).out(json.dumps(rows), highlight=False)
+        return 0
+    if not found:
+        console.print(Text(f"{store.root} holds no snapshots or checkpoints"), soft_wrap=True)
         return 0
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("handle", "step", "kind", "base model", "age", "pinned"):
@@ -75,7 +95,13 @@ def _show(options: argparse.Namespace) -> int:
     manifest = store.manifest(snapshot.handle)
     table = Table.grid(padding=(0, 3))
     facts = {key: value for key, value in asdict(manifest).items() if key not in ("files", "spec")}
-    for key, value in {**facts, "path": snapshot.path, **(manifest.spec or {})}.items():
+    for moment in ("created_at", "expires_at"):
+        if facts[moment] is not None:
+            facts[moment] = datetime.fromtimestamp(facts[moment], UTC).astimezone().isoformat(" ", "seconds")
+    spec = {key: value for key, value in (manifest.spec or {}).items() if key not in facts}
+    if manifest.kind == "full":
+        spec = {key: value for key, value in spec.items() if key not in _OF_ADAPTERS}
+    for key, value in {**facts, "path": snapshot.path, **spec}.items():
         table.add_row(Text(key, style="bold"), Text(str(value)))
     for name, digest in sorted(manifest.files.items()):
         table.add_row(Text(name, style="bold"), Text(f"sha256 {digest}"))
@@ -128,6 +154,10 @@ def _export(options: argparse.Namespace) -> int:
 
 def _rm(options: argparse.Namespace) -> int:
     store = _store(options.store)
+    if options.keep_last is not None or options.older_than is not None:
+        return _expire(store, options)
+    if not options.handles:
+        raise ConfigError("rm names nothing; a HANDLE, --keep-last or --older-than is needed")
     found = [_find(store, handle) for handle in options.handles]
     for snapshot in found:
         kind = Handle.parse(snapshot.handle).kind
@@ -136,6 +166,46 @@ def _rm(options: argparse.Namespace) -> int:
         store.delete(snapshot.handle)
         _console().print(Text(f"deleted {snapshot.handle}"), soft_wrap=True)
     return 0
+
+
+def _expire(store: SnapshotStore, options: argparse.Namespace) -> int:
+    """Delete what is over a bound."""
+    days = options.older_than
+    if days is not None and not (math.isfinite(days) and days > 0):
+        raise ConfigError(f"--older-than is {days}; a positive number of days is needed")
+    if options.keep_last is not None and options.keep_last < 1:
+        raise ConfigError(f"--keep-last is {options.keep_last}; an integer of at least 1 is needed")
+    if options.newest:
+        raise ConfigError("--newest deletes what is named; --keep-last and --older-than never delete the newest")
+    retention = Retention(keep_last=options.keep_last, max_age=None if days is None else days * 86400)
+    chosen = [_policy_and_kind(store, text) for text in options.handles or store.policies()]
+    gone = [handle for policy, kind in chosen for handle in store.expire(policy, retention, kind=kind)]
+    for line in [f"deleted {handle}" for handle in gone] or ["nothing is over these bounds"]:
+        _console().print(Text(line), soft_wrap=True)
+    return 0
+
+
+def _pin(options: argparse.Namespace) -> int:
+    store = _store(options.store)
+    call = store.pin if options.action == "pin" else store.unpin
+    for snapshot in [_find(store, handle) for handle in options.handles]:
+        call(snapshot.handle)
+        _console().print(Text(f"{options.action}ned {snapshot.handle}"), soft_wrap=True)
+    return 0
+
+
+def _known(store: SnapshotStore, policy: str) -> str:
+    if policy not in store.policies():
+        raise UnknownPolicyError(f"policy {policy!r} is not in {store.root}; it has {list(store.policies())}")
+    return policy
+
+
+def _policy_and_kind(store: SnapshotStore, text: str) -> tuple[str, HandleKind]:
+    """What POLICY or POLICY/weights stands for."""
+    policy, _, kind = text.partition("/")
+    if kind not in ("", *_KINDS):
+        raise ConfigError(f"{text!r} is a single one; POLICY or POLICY/weights goes with --keep-last and --older-than")
+    return _known(store, policy), cast(HandleKind, kind or "sampler_weights")
 
 
 def _store(text: str) -> SnapshotStore:
