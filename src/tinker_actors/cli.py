@@ -130,7 +130,7 @@ def _add_sample(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     sample.add_argument("--top-k", type=int, default=-1, help="candidates (default: %(default)s, off)")
     sample.add_argument("--seed", type=int, default=0, help="(default: %(default)s)")
     sample.add_argument("-n", "--samples", type=int, default=1, help="how many replies (default: %(default)s)")
-    sample.add_argument("--snapshot", help="a snapshot's handle; the newest if not given")
+    sample.add_argument("--snapshot", help="tinker://... or POLICY/NUMBER; the newest if not given")
     sample.set_defaults(call=_sample)
 
 

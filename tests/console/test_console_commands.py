@@ -296,6 +296,14 @@ def test_an_environment_that_raises_ends_the_run_with_the_cause(start: Callable[
         (["run", "{tmp}/absent.toml"], "no such file"),
         (["run", "{tmp}"], "is a folder"),
         (["run", "{tmp}", "--resume"], "is not a run folder"),
+        (["run", "{tmp}/absent", "--resume"], "absent: no such run folder"),
+        (
+            [
+                *("run", "{config}", "--kl.coefficient", "1", "--kl.reference", "tinker://policy/weights/a"),
+                *("--kl.reference-store", "{tmp}", "--output", "{tmp}/new"),
+            ],
+            "kl.reference can't be used: tinker://policy/weights/a is not in the store",
+        ),
         (["run", "--trainer.steps", "3", "{tmp}/absent.py"], "absent.py"),
         (["sample", "{tmp}", "--prompt", "x"], "is not a run folder"),
         (["sample", "{tmp}", "--image", "x.png"], "--image goes with --prompt"),

@@ -16,8 +16,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from tinker_actors.console.stored import find_snapshot
 from tinker_actors.errors import ConfigError, PolicyError, UnknownPolicyError
-from tinker_actors.policies import Handle, HandleKind, Retention, Snapshot, SnapshotStore
+from tinker_actors.policies import Handle, HandleKind, Retention, SnapshotStore
 
 _KINDS: tuple[HandleKind, ...] = ("sampler_weights", "weights")
 _OF_ADAPTERS = ("rank", "alpha", "target_modules", "targets")
@@ -90,7 +91,7 @@ def _ls(options: argparse.Namespace) -> int:
 
 def _show(options: argparse.Namespace) -> int:
     store = _store(options.store)
-    snapshot = _find(store, options.handle)
+    snapshot = find_snapshot(store, options.handle)
     store.fetch(snapshot)
     manifest = store.manifest(snapshot.handle)
     table = Table.grid(padding=(0, 3))
@@ -113,7 +114,7 @@ def _diff(options: argparse.Namespace) -> int:
     from tinker_actors.models.differences import change_norms
 
     store = _store(options.store)
-    first, second = (_find(store, handle) for handle in options.handles)
+    first, second = (find_snapshot(store, handle) for handle in options.handles)
     console = _console()
     one, two = (store.manifest(snapshot.handle) for snapshot in (first, second))
     pairs = {"step": (one.step, two.step), "base_model": (one.base_model, two.base_model), "kind": (one.kind, two.kind)}
@@ -136,7 +137,7 @@ def _diff(options: argparse.Namespace) -> int:
 
 def _export(options: argparse.Namespace) -> int:
     store = _store(options.store)
-    snapshot, target = _find(store, options.handle), Path(options.path)
+    snapshot, target = find_snapshot(store, options.handle), Path(options.path)
     if target.exists():
         raise ConfigError(f"{target} exists already; a new directory is needed")
     if options.merged:
@@ -158,7 +159,7 @@ def _rm(options: argparse.Namespace) -> int:
         return _expire(store, options)
     if not options.handles:
         raise ConfigError("rm names nothing; a HANDLE, --keep-last or --older-than is needed")
-    found = [_find(store, handle) for handle in options.handles]
+    found = [find_snapshot(store, handle) for handle in options.handles]
     for snapshot in found:
         kind = Handle.parse(snapshot.handle).kind
         if kind == "sampler_weights" and not options.newest and snapshot == store.latest(snapshot.policy_id):
@@ -188,7 +189,7 @@ def _expire(store: SnapshotStore, options: argparse.Namespace) -> int:
 def _pin(options: argparse.Namespace) -> int:
     store = _store(options.store)
     call = store.pin if options.action == "pin" else store.unpin
-    for snapshot in [_find(store, handle) for handle in options.handles]:
+    for snapshot in [find_snapshot(store, handle) for handle in options.handles]:
         call(snapshot.handle)
         _console().print(Text(f"{options.action}ned {snapshot.handle}"), soft_wrap=True)
     return 0
@@ -215,20 +216,6 @@ def _store(text: str) -> SnapshotStore:
     if not folder.is_dir():
         raise ConfigError(f"{text} is no folder; a run folder, a store's folder or its URL is needed")
     return SnapshotStore(folder / "policies" if (folder / "config.toml").is_file() else folder)
-
-
-def _find(store: SnapshotStore, text: str) -> Snapshot:
-    """What `tinker://...`, POLICY, POLICY/NUMBER or POLICY/weights/NAME stands for."""
-    if "://" in text:
-        return store.get(text)
-    policy, *rest = text.split("/")
-    if not rest:
-        return store.latest(policy)
-    kind = cast(HandleKind, rest[0]) if len(rest) == 2 else "sampler_weights"
-    name = rest[-1]
-    if kind == "sampler_weights" and name.isdecimal():
-        name = f"{int(name):06d}"
-    return store.get(str(Handle(policy_id=policy, kind=kind, name=name)))
 
 
 def _age(seconds: float) -> str:

@@ -85,6 +85,8 @@ def _resume(target: str, overrides: Sequence[str]) -> tuple[RunFolder, JobConfig
     path = Path(target)
     if path.is_dir():
         folder = RunFolder(path)
+    elif path.suffix not in (".toml", ".py") and path.name != target and ":" not in target:
+        raise ConfigError(f"{target}: no such run folder; one, a .toml file or an environment goes with --resume")
     else:
         config = _config_of(target, overrides)
         runs = [Path(config.output)] if config.output else find_runs(Path("runs") / config.name)[-1:]

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from tinker_actors.actors import Mesh
+from tinker_actors.console.stored import find_snapshot
 from tinker_actors.data import Image, Message, derive_seed
 from tinker_actors.environments import PolicyAgent
 from tinker_actors.errors import ConfigError, DataError, UnknownPolicyError
@@ -86,7 +87,7 @@ async def _talk(options: argparse.Namespace, params: SamplingParams, images: Seq
 def _snapshot(folder: RunFolder, handle: str | None) -> Snapshot:
     store = SnapshotStore(folder.policies)
     if handle is not None:
-        return store.get(handle)
+        return find_snapshot(store, handle)
     if not (policies := [policy for policy in store.policies() if store.list(policy)]):
         raise UnknownPolicyError(f"{folder.root} has no snapshot yet; has its run got past the warm-up?")
     # a warm-up policy has checkpoints at most: only what learns is published

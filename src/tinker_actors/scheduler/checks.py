@@ -5,6 +5,7 @@ from __future__ import annotations
 from tinker_actors.environments import Environment, EnvironmentFactory, load_environment
 from tinker_actors.errors import ConfigError, TinkerActorsError
 from tinker_actors.models import Renderer, load_tokenizer
+from tinker_actors.policies import SnapshotStore
 from tinker_actors.scheduler.config import RunConfig
 
 
@@ -16,7 +17,7 @@ def check_job(config: RunConfig) -> EnvironmentFactory:
 
     Raises:
         ConfigError: The environment can't be loaded or made with its options, or lacks the demonstrations that the
-            warm-up needs.
+            warm-up needs, or `kl.reference` is not in the store that is named.
         ModelError: The model can't be resolved, or its chat template can't be used.
     """
     environment = load_environment(config.environment.name, **config.environment.options)
@@ -34,4 +35,9 @@ def check_job(config: RunConfig) -> EnvironmentFactory:
             "define it, or set warmup.method to 'none'"
         )
     Renderer(load_tokenizer(config.model.name), config.model.chat_template)
+    if config.kl.coefficient and config.kl.reference_store is not None:
+        try:
+            SnapshotStore(config.kl.reference_store).get(config.kl.reference)
+        except TinkerActorsError as error:
+            raise ConfigError(f"kl.reference can't be used: {error}") from error
     return environment
