@@ -1,0 +1,108 @@
+"""Checks and times the residual's kernels on a GPU, in one table: `benchmarks/gpu_check.sh` runs all of it.
+
+python -m benchmarks.gpu_check              # checks, then timings
+python -m benchmarks.gpu_check --small      # checks only, on small matrices: for compute-sanitizer
+python -m benchmarks.gpu_check --dry        # the checks through the tests' emulator, where there is no GPU
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import torch
+
+from benchmarks.gpu.correctness import Finding, findings
+from benchmarks.gpu.timings import Timing, backward_timings, timings
+from tinker_actors.kernels.backend import kernels_on_cpu
+
+_EMULATOR = Path(__file__).resolve().parent.parent / "tests" / "kernels"
+
+
+# of a forward pass's traffic: a part of the backward pass reads one matrix, or reads and writes it
+_PARTS = {"dS and dB": 1 / 3, "dA": 1 / 3, "dX": 2 / 3}
+
+
+@contextlib.contextmanager
+def emulated() -> Iterator[torch.device]:
+    """CPU tensors, whose kernels the tests' emulator runs."""
+    sys.path.insert(0, str(_EMULATOR))
+    try:
+        from emulator import Emulator  # pyright: ignore[reportMissingImports]
+
+        with kernels_on_cpu(Emulator()):
+            yield torch.device("cpu")
+    finally:
+        sys.path.remove(str(_EMULATOR))
+
+
+def show_findings(found: Iterable[Finding]) -> bool:
+    """Print each as it comes; whether all are good."""
+    good = True
+    for finding in found:
+        print(f"{'ok  ' if finding.good else 'BAD '}  {finding.check:78s}  {finding.shown}", flush=True)
+        good = good and finding.good
+    return good
+
+
+def show_timings(measured: Iterable[Timing]) -> list[dict[str, object]]:
+    """Print each as it comes, beside its floor; the same as records."""
+    titles = f"{'system':26s} {'us':>8s} {'floor':>8s} {'of it':>6s}"
+    print(f"{'case':16s} {'rows':>5s} {'adapters':>8s} {'rank':>4s}  {titles}")
+    records: list[dict[str, object]] = []
+    for timing in measured:
+        case = timing.case
+        floor = case.floor * _PARTS.get(timing.system, 1.0)
+        head = f"{case.name:16s} {case.rows:5d} {case.adapters:8d} {case.rank:4d}  {timing.system:26s}"
+        if timing.micros is None:
+            print(f"{head} left out: {timing.why}", flush=True)
+        elif timing.system == "base product":
+            print(f"{head} {timing.micros:8.1f}", flush=True)
+        else:
+            print(f"{head} {timing.micros:8.1f} {floor:8.1f} {floor / timing.micros:6.0%}", flush=True)
+        records.append(
+            {
+                "case": f"{case.name} {case.rows}/{case.adapters} r{case.rank}",
+                "system": timing.system,
+                "unit": "us",
+                "median": timing.micros,
+                "floor": floor,
+            }
+        )
+    return records
+
+
+def main() -> int:
+    """Run what the arguments ask for; 1 where a check found something wrong."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--small", action="store_true", help="small matrices and no timings")
+    parser.add_argument("--dry", action="store_true", help="through the emulator, small and without timings")
+    parser.add_argument("--json", type=Path, help="write the timings there")
+    options = parser.parse_args()
+    begun = time.monotonic()
+    if options.dry:
+        with emulated() as device:
+            good = show_findings(findings(device, small=True))
+    else:
+        if not torch.cuda.is_available():
+            print("no GPU here; --dry runs the checks through the emulator", file=sys.stderr)
+            return 2
+        device = torch.device("cuda", torch.cuda.current_device())
+        print(f"{torch.cuda.get_device_name(device)}, torch {torch.__version__}")
+        good = show_findings(findings(device, small=options.small))
+        if not options.small:
+            print()
+            records = show_timings(timings(device)) + show_timings(backward_timings(device))
+            if options.json:
+                options.json.write_text(json.dumps(records, indent=1) + "\n")
+    print(f"{'all good' if good else 'SOMETHING IS WRONG'} after {time.monotonic() - begun:.0f} s")
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
