@@ -189,6 +189,24 @@ async def test_workers_that_hang_for_ever_end_in_failed_episodes_in_bounded_time
     assert all("nothing came from it for 0.03 s" in episode.error for episode in collected.failures)
 
 
+class Moving:
+    """Stands for the ref of a gate at which something happens for a while."""
+
+    def __init__(self, *idle: float) -> None:
+        self.seconds = list(idle)
+
+    async def idle(self, cohorts) -> float:
+        return self.seconds.pop(0)
+
+
+async def test_a_worker_is_not_silent_while_something_happens_at_the_gate():
+    wanted = plan(groups=1, gate=Moving(0.0, 0.01, 0.0, 0.05))
+    retries = Retries(attempts=1, silence_seconds=0.03, respawn_seconds=0.1)
+    collected = await asyncio.wait_for(collect([Silent()], wanted, retries=retries), 5)
+    assert wanted.gate.seconds == []  # it was asked until nothing had happened for as long as a worker may be silent
+    assert len(collected.failures) == 2
+
+
 async def test_when_all_workers_are_gone_the_error_names_the_last_cause():
     class Gone(Worker):
         async def ready(self):

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
+from typing import Any
 
 import pytest
 
-from tinker_actors.data import TurnEnd
+from tinker_actors.coordinator import EpisodeClock, EpisodeLimits, run_episode
+from tinker_actors.data import Episode, Task, TurnEnd
+from tinker_actors.environments import Agent, Environment, Step
 from tinker_actors.errors import ContextOverflowError, SamplingError
 from tinker_actors.rollouts import EpisodeSampler, Gate
 from tinker_actors.sampling import Sample, SamplingParams, SamplingReply, SamplingRequest
@@ -24,10 +28,12 @@ class Batches:
         self.stream = self
         self.batches: list[list[int]] = []
         self.snapshots: list[list[str]] = []
+        self.seconds = 0.0
 
     async def sample_together(self, requests):
         self.batches.append([request.prompt[0] for request in requests])
         self.snapshots.append([request.snapshot for request in requests])
+        await asyncio.sleep(self.seconds)
         for position, request in enumerate(requests):
             await asyncio.sleep(0)
             if request.prompt[0] == 13:
@@ -53,8 +59,8 @@ class Local:
         self.told.append(asyncio.create_task(self._gate.leave(cohort, member)))
 
 
-async def opened(*members: str, patience: float = 30.0, **options) -> tuple[Gate, Batches]:
-    gate, sampler = Gate(patience=patience), Batches()
+async def opened(*members: str, **options) -> tuple[Gate, Batches]:
+    gate, sampler = Gate(), Batches()
     await gate.on_start()
     await gate.open(sampler, {"c": members}, **options)
     return gate, sampler
@@ -77,7 +83,7 @@ async def test_batches_hold_the_whole_cohort_in_the_plans_order_whenever_its_epi
         draw = random.Random(seed)
 
         async def play(number: int, gate: Gate = gate, draw: random.Random = draw) -> None:
-            own = EpisodeSampler(Local(gate), "c", f"e{number}")
+            own = EpisodeSampler(Local(gate), "c", f"e{number}", EpisodeClock())
             for turn in range(1 + number % 3):
                 for _ in range(draw.randrange(6)):
                     await asyncio.sleep(0)
@@ -86,12 +92,11 @@ async def test_batches_hold_the_whole_cohort_in_the_plans_order_whenever_its_epi
 
         await asyncio.wait_for(asyncio.gather(*map(play, draw.sample(range(6), 6))), 10)
         assert sampler.batches == [[0, 1, 2, 3, 4, 5], [11, 12, 14, 15], [22, 25]]
-        assert await gate.close(["c"]) == 0
 
 
 async def test_seats_that_act_at_the_same_time_ask_together():
     gate, sampler = await opened("a", "b")
-    first, second = (EpisodeSampler(Local(gate), "c", name) for name in "ab")
+    first, second = (EpisodeSampler(Local(gate), "c", name, EpisodeClock()) for name in "ab")
     async with asyncio.TaskGroup() as group:
         replies = [group.create_task(first.sample(ask(token))) for token in (1, 2)]
         group.create_task(second.sample(ask(3)))
@@ -112,20 +117,89 @@ async def test_an_episode_that_is_played_again_gets_its_answers_again_without_be
 
 async def test_a_failure_is_that_of_the_request_alone():
     gate, _ = await opened("a", "b")
-    first, second = (EpisodeSampler(Local(gate), "c", name) for name in "ab")
+    first, second = (EpisodeSampler(Local(gate), "c", name, EpisodeClock()) for name in "ab")
     overflown = asyncio.create_task(first.sample(ask(13)))
     assert (await second.sample(ask(2))).samples[0].tokens == (2,)
     with pytest.raises(ContextOverflowError, match="13 tokens"):
         await overflown
 
 
-async def test_the_others_go_on_without_an_episode_that_does_not_come():
-    gate, sampler = await opened("slow", "a", "b", patience=0.05)
-    await asyncio.gather(*(gate.sample("c", name, 0, (ask(token),)) for name, token in (("a", 1), ("b", 2))))
-    await gate.sample("c", "slow", 0, (ask(7),))  # by itself
-    await asyncio.gather(*(gate.sample("c", name, 1, (ask(token),)) for name, token in (("a", 3), ("b", 4))))
-    assert sampler.batches == [[1, 2], [7], [3, 4]]
-    assert await gate.close(["c"]) == 1
+class Waits(Environment):
+    """Two turns; its first step takes as long as it is told."""
+
+    max_turns = 2
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+
+    def reset(self, seed: int) -> str:
+        return "go"
+
+    async def step(self, action: str) -> Step:
+        await asyncio.sleep(self._seconds)
+        self._seconds = 0.0
+        return Step(observation="go", reward=1.0)
+
+
+class Asks(Agent):
+    """An agent that asks for its number and the turn's."""
+
+    def __init__(self, sampler: EpisodeSampler, number: int) -> None:
+        self._sampler, self._number, self._turn = sampler, number, 0
+
+    async def act(self, messages: Any) -> str:
+        self._turn += 1
+        await self._sampler.sample(ask(100 * self._turn + self._number))
+        return "a"
+
+
+async def play_together(limits: EpisodeLimits, *steps: float, sampler: float = 0.0) -> tuple[list[Episode], Batches]:
+    """Episodes whose first steps take these seconds, sampled by a sampler that takes as long."""
+    gate, batches = await opened(*map(str, range(len(steps))))
+    batches.seconds = sampler
+
+    async def play(number: int, seconds: float) -> Episode:
+        clock = EpisodeClock()
+        own = EpisodeSampler(Local(gate), "c", str(number), clock)
+        task = Task(environment="waits", seed=0)
+        agents = {"agent": Asks(own, number)}
+        try:
+            return await run_episode(Waits(seconds), agents, task=task, id=str(number), limits=limits, clock=clock)
+        finally:
+            own.leave()
+
+    return await asyncio.wait_for(asyncio.gather(*map(play, range(len(steps)), steps)), 30), batches
+
+
+async def test_only_the_episode_that_takes_too_long_fails_however_long_the_others_wait_for_it():
+    episodes, sampler = await play_together(EpisodeLimits(turn_seconds=0.5), 99.0, 0.0, 0.0)
+    assert [episode.end.is_error for episode in episodes] == [True, False, False]
+    assert sampler.batches == [[100, 101, 102], [201, 202]]
+
+
+async def test_an_episode_that_comes_late_within_its_limits_is_sampled_with_the_others():
+    limits = EpisodeLimits(turn_seconds=2.0, episode_seconds=2.0)
+    episodes, sampler = await play_together(limits, 1.2, 0.0)  # longer than half of a turn
+    assert not any(episode.end.is_error for episode in episodes)
+    assert sampler.batches == [[100, 101], [200, 201]]
+
+
+async def test_a_slow_sampler_fails_no_episode():
+    episodes, _ = await play_together(EpisodeLimits(turn_seconds=0.4, episode_seconds=0.7), 0.0, 0.0, sampler=0.6)
+    assert not any(episode.end.is_error for episode in episodes)
+
+
+async def test_a_gate_is_idle_while_episodes_are_waited_for_and_not_while_they_are_sampled():
+    gate, sampler = await opened("a", "b")
+    sampler.seconds = 0.2
+    waiting = asyncio.create_task(gate.sample("c", "a", 0, (ask(1),)))
+    await asyncio.sleep(0.05)
+    assert await gate.idle(["c"]) >= 0.04
+    coming = asyncio.create_task(gate.sample("c", "b", 0, (ask(2),)))
+    await asyncio.sleep(0.05)
+    assert await gate.idle(["c"]) == 0
+    await asyncio.gather(waiting, coming)
+    assert await gate.idle(["d"]) == math.inf
 
 
 async def test_an_episode_that_ends_while_the_others_wait_releases_them():

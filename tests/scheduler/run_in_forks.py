@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import faulthandler
 import json
+import mmap
 import os
 import resource
 import signal
@@ -15,20 +16,41 @@ import sys
 import threading
 import time
 import traceback
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from tinker_actors.policies import sealing
 from tinker_actors.scheduler import Phase, RunFolder, load_config, run_folder, run_job
 
+# What a run loads when it first needs it. Loaded here, it isn't loaded again in every fork, where it would take many
+# times longer than the run itself, and most kills would hit imports.
+NEEDED = (
+    *("tinker_actors.actors.mesh", "tinker_actors.rollouts.worker", "tinker_actors.sampling.sampler"),
+    *("tinker_actors.training.trainer", "tinker_actors.scheduler.task_server", "tinker_actors.scheduler.sft"),
+    *("matplotlib.backends.backend_agg", "transformers.models.llama.modeling_llama", "torch._dynamo"),
+)
+# phases that the present fork has begun; shared with it
+BEGUN = mmap.mmap(-1, 1)
+
 
 class Silent:
     """An observer that may do something when a phase begins."""
 
-    def __init__(self, sabotage: str | None) -> None:
+    def __init__(self, sabotage: str | None, kill_at: tuple[int, float] | None) -> None:
         self._sabotage = sabotage
+        self._kill_at = kill_at
 
     def phase(self, phase: Phase, step: int, total: int) -> None:
+        BEGUN[0] += 1
+        if self._kill_at is not None:
+            number, seconds = self._kill_at
+            if phase is Phase.END:
+                die()
+            if BEGUN[0] == number:
+                timer = threading.Timer(seconds, die)
+                timer.daemon = True
+                timer.start()
         if phase is Phase.SAVE and step and self._sabotage is not None:
             SABOTAGE[self._sabotage]()
             self._sabotage = None
@@ -64,9 +86,7 @@ SABOTAGE = {
 }
 
 
-def run(root: str, overrides: list[str], kill_after: float | None, sabotage: str | None) -> None:
-    if kill_after is not None:
-        threading.Timer(kill_after, die).start()
+def run(root: str, overrides: list[str], kill_at: tuple[int, float] | None, sabotage: str | None) -> None:
     path = Path(root)
     if (path / "config.toml").exists():
         folder = RunFolder(path)
@@ -74,13 +94,16 @@ def run(root: str, overrides: list[str], kill_after: float | None, sabotage: str
     else:
         config = load_config(None, [*overrides, "--output", root])
         folder = RunFolder.create(config)
-    asyncio.run(run_job(config, folder, Silent(sabotage)))  # pyright: ignore[reportArgumentType]
+    asyncio.run(run_job(config, folder, Silent(sabotage, kill_at)))  # pyright: ignore[reportArgumentType]
 
 
 def main() -> None:
+    for name in NEEDED:
+        import_module(name)
     for line in sys.stdin:
         request = json.loads(line)
         began = time.monotonic()
+        BEGUN[0] = 0
         child = os.fork()
         if child == 0:
             code = 0
@@ -93,9 +116,11 @@ def main() -> None:
             sys.stderr.flush()
             os._exit(code)
         _, status = os.waitpid(child, 0)
-        answer = {"code": os.waitstatus_to_exitcode(status), "seconds": time.monotonic() - began}
+        seconds = time.monotonic() - began
+        answer = {"code": os.waitstatus_to_exitcode(status), "seconds": seconds, "phases": BEGUN[0]}
         sys.stdout.write(json.dumps(answer) + "\n")
         sys.stdout.flush()
+    os._exit(0)  # to unload all that takes seconds on a busy machine
 
 
 if __name__ == "__main__":

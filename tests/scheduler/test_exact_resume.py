@@ -29,12 +29,13 @@ AHEAD = pytest.mark.parametrize("ahead", [0, 1])
 class Runs(ForkedRuns):
     """Runs small RL jobs in processes that may be killed."""
 
-    def run(
-        self, root: Path, ahead: int, *more: str, kill_after: float | None = None, sabotage: str | None = None
-    ) -> dict[str, Any]:
+    def run(self, root: Path, ahead: int, *more: str, sabotage: str | None = None) -> dict[str, Any]:
         """Begin a run, or go on with the one in the folder."""
-        overrides = [*SMALL, "--rollouts.submit-ahead", str(ahead), *more]
-        return self.ask(root, overrides, kill_after=kill_after, sabotage=sabotage)
+        return self.ask(root, [*settings(ahead), *more], sabotage=sabotage)
+
+
+def settings(ahead: int) -> list[str]:
+    return [*SMALL, "--rollouts.submit-ahead", str(ahead)]
 
 
 @pytest.fixture(scope="module")
@@ -45,14 +46,14 @@ def runs() -> Iterator[Runs]:
 
 
 @pytest.fixture(scope="module")
-def uninterrupted(runs: Runs, tmp_path_factory: pytest.TempPathFactory) -> dict[int, tuple[Path, float]]:
-    """For each number of steps ahead the folder of a run that nothing interrupts, and its seconds."""
-    found: dict[int, tuple[Path, float]] = {}
+def uninterrupted(runs: Runs, tmp_path_factory: pytest.TempPathFactory) -> dict[int, tuple[Path, dict[str, Any]]]:
+    """For each number of steps ahead the folder of a run that nothing interrupts, and what its process answered."""
+    found: dict[int, tuple[Path, dict[str, Any]]] = {}
     for ahead in (0, 1):
         root = tmp_path_factory.mktemp("whole") / "run"
         answer = runs.run(root, ahead)
         assert answer["code"] == 0
-        found[ahead] = root, answer["seconds"]
+        found[ahead] = root, answer
     return found
 
 
@@ -74,14 +75,12 @@ def rewards(root: Path) -> list[tuple[int, float, float]]:
 
 @AHEAD
 def test_a_run_killed_at_random_points_ends_as_the_one_that_was_not(runs, uninterrupted, tmp_path, ahead):
-    whole, seconds = uninterrupted[ahead]
+    whole, answer = uninterrupted[ahead]
     draw = random.Random()
     root = tmp_path / "run"
-    delays = [draw.uniform(0.15, 0.95) * seconds for _ in range(2)]
-    codes = [runs.run(root, ahead, kill_after=delay)["code"] for delay in delays]
-    assert -signal.SIGKILL in codes
-    assert runs.run(root, ahead)["code"] == 0
-    assert weights(root) == weights(whole), f"killed after {delays} s of {seconds} s"
+    points = [runs.kill_somewhere(root, settings(ahead), answer, draw) for _ in range(3)]
+    assert runs.run(root, ahead)["code"] == 0, points
+    assert weights(root) == weights(whole), points
     assert rewards(root) == rewards(whole)
 
 

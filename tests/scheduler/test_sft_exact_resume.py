@@ -33,11 +33,11 @@ def overrides(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def whole(runs: ForkedRuns, overrides: list[str], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, float]:
+def whole(runs: ForkedRuns, overrides: list[str], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
     root = tmp_path_factory.mktemp("whole") / "run"
     answer = runs.ask(root, overrides)
     assert answer["code"] == 0
-    return root, answer["seconds"]
+    return root, answer
 
 
 def weights(root: Path) -> str:
@@ -64,12 +64,10 @@ def assert_same(root: Path, whole: Path) -> None:
 
 
 def test_a_run_killed_at_random_points_ends_as_the_one_that_was_not(runs, overrides, whole, tmp_path):
-    root, (expected, seconds) = tmp_path / "run", whole
+    root, (expected, answer) = tmp_path / "run", whole
     draw = random.Random()
-    delays = [draw.uniform(0.2, 0.95) * seconds for _ in range(3)]
-    codes = [runs.ask(root, overrides, kill_after=delay)["code"] for delay in delays]
-    assert -signal.SIGKILL in codes
-    assert runs.ask(root, overrides)["code"] == 0
+    points = [runs.kill_somewhere(root, overrides, answer, draw) for _ in range(3)]
+    assert runs.ask(root, overrides)["code"] == 0, points
     assert_same(root, expected)
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import traceback
 from collections.abc import Awaitable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from tinker_actors.coordinator.barrier import Barrier, SeatFailedError, is_cancelled
+from tinker_actors.coordinator.clock import EpisodeClock
 from tinker_actors.coordinator.limits import EpisodeLimits
 from tinker_actors.data import Episode, EpisodeEnd, ModelInput, Task, Trajectory, Turn, TurnEnd, derive_seed
 from tinker_actors.environments import Action, Agent, Environment, LiveEnvironment
@@ -18,7 +18,6 @@ from tinker_actors.errors import ConfigError
 
 logger = logging.getLogger(__name__)
 
-_SLACK = 0.05  # share of `turn_seconds` by which a turn may be longer: quick turns then leave the timer alone
 _LONGEST_MESSAGE = 500  # characters of an exception's message: some carry whole documents
 
 
@@ -30,6 +29,7 @@ async def run_episode(
     id: str,
     seed: int | None = None,
     limits: EpisodeLimits | None = None,
+    clock: EpisodeClock | None = None,
 ) -> Episode:
     """Play one episode to its end, whatever that is.
 
@@ -45,6 +45,7 @@ async def run_episode(
         id: The episode's id.
         seed: The episode's own, for the environment's luck; derived from `id` if not given.
         limits: None for the environment's own turn limit only.
+        clock: Keeps the limits; an agent may hold it too, and stop it for waits that are not the episode's own.
 
     Raises:
         ConfigError: The agents don't fit the seats, or the environment's seats or turns can't be used.
@@ -55,7 +56,8 @@ async def run_episode(
         live = LiveEnvironment(environment, luck=derive_seed(id) if seed is None else seed)
     if set(agents) != set(live.seats):
         raise ConfigError(f"agents are given for seats {sorted(agents)}; {live.name} has seats {list(live.seats)}")
-    return await _Play(live, agents, task=task, id=id, limits=limits or EpisodeLimits()).run()
+    clock = clock or EpisodeClock()
+    return await _Play(live, agents, task=task, id=id, limits=limits or EpisodeLimits(), clock=clock).run()
 
 
 def failed_episode(*, task: Task, id: str, error: str) -> Episode:
@@ -84,13 +86,21 @@ class _Play:
     """The state of one episode."""
 
     def __init__(
-        self, live: LiveEnvironment, agents: Mapping[str, Agent], *, task: Task, id: str, limits: EpisodeLimits
+        self,
+        live: LiveEnvironment,
+        agents: Mapping[str, Agent],
+        *,
+        task: Task,
+        id: str,
+        limits: EpisodeLimits,
+        clock: EpisodeClock,
     ) -> None:
         self._live = live
         self._agents = agents
         self._task = task
         self._id = id
         self._limits = limits
+        self._clock = clock
         self._barrier = Barrier(agents)
         self._turns: dict[str, list[Turn]] = {seat: [] for seat in live.seats}
         self._rewards: dict[str, list[float]] = {seat: [] for seat in live.seats}
@@ -111,27 +121,22 @@ class _Play:
 
     async def _guarded(self) -> tuple[EpisodeEnd, str | None]:
         """Play within the deadlines; a failure becomes an end and the line that describes it."""
-        loop = asyncio.get_running_loop()
-        whole = None if self._limits.episode_seconds is None else loop.time() + self._limits.episode_seconds
-        clock = asyncio.timeout(None)
+        self._clock.limit(self._limits)
         # The boundary to user code: whatever the environment or an agent raises ends this episode and no other.
         try:
-            async with clock:
-                return await self._play(clock, whole), None
+            async with self._clock:
+                return await self._play(), None
         except (Exception, SystemExit, asyncio.CancelledError) as error:
             if isinstance(error, asyncio.CancelledError) and is_cancelled():
                 raise
-            return EpisodeEnd.FAILED, self._failed(error, clock)
+            return EpisodeEnd.FAILED, self._failed(error)
 
-    async def _play(self, clock: asyncio.Timeout, whole: float | None) -> EpisodeEnd:
-        timed = whole is not None or self._limits.turn_seconds is not None
-        if timed:
-            self._rewind(clock, whole)
+    async def _play(self) -> EpisodeEnd:
+        self._clock.next_turn()
         observations = await self._live.reset(self._task.seed)
         limit = min(self._live.max_turns, self._limits.max_turns or self._live.max_turns)
         for self._number in range(limit):
-            if timed:
-                self._rewind(clock, whole)
+            self._clock.next_turn()
             self._stage = "act"
             actions = await self._barrier.act(observations)
             overflowed = False
@@ -152,20 +157,6 @@ class _Play:
             observations = outcome.observations
         return EpisodeEnd.TRUNCATED
 
-    def _rewind(self, clock: asyncio.Timeout, whole: float | None) -> None:
-        """Move the deadline to the end of the turn that begins, or of the episode if that is sooner."""
-        if clock.expired():  # something caught the cancellation by which the deadline makes itself known
-            raise TimeoutError
-        now, seconds, standing = asyncio.get_running_loop().time(), self._limits.turn_seconds, clock.when()
-        if seconds is None:
-            wanted = whole
-        elif standing is not None and standing >= min(now + seconds, whole or math.inf):
-            return
-        else:
-            wanted = min(now + seconds * (1 + _SLACK), whole or math.inf)
-        if wanted != standing:
-            clock.reschedule(wanted)
-
     def _record(self, seat: str, action: Action) -> None:
         rewards = self._rewards[seat]
         rewards += [turn.reward for turn in action.turns]
@@ -179,9 +170,9 @@ class _Play:
         else:
             self._early[seat] = self._early.get(seat, 0.0) + reward
 
-    def _failed(self, error: BaseException, clock: asyncio.Timeout) -> str:
+    def _failed(self, error: BaseException) -> str:
         """Mark the turns that the failure touched; say what failed, where."""
-        timed_out = clock.expired()
+        timed_out = self._clock.expired
         if self._stage == "act":
             seats = tuple(self._barrier.waiting_for)
             if timed_out:

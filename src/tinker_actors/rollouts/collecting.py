@@ -20,6 +20,7 @@ from tinker_actors.coordinator import failed_episode
 from tinker_actors.data import Episode, Group
 from tinker_actors.errors import ConfigError, RunError
 from tinker_actors.rollouts.ledger import Ledger
+from tinker_actors.rollouts.lockstep import cohorts_of
 from tinker_actors.rollouts.plans import Assignment, Rollout, RolloutPlan
 
 logger = logging.getLogger(__name__)
@@ -174,6 +175,7 @@ class _Collection:
         self._by_id = {rollout.id: rollout for rollout in plan.rollouts}
         self._retried = self._lost = 0
         self._last_cause = ""
+        self._cohorts = tuple(cohorts_of(plan))
         self._silence = retries.silence_seconds
         if self._silence is None and plan.limits.episode_seconds is not None:
             self._silence = plan.limits.episode_seconds + plan.limits.close_seconds + 10.0
@@ -241,8 +243,8 @@ class _Collection:
         while owed:
             coming = asyncio.ensure_future(anext(stream, None))
             try:
-                await asyncio.wait({coming}, timeout=self._silence)
-            except asyncio.CancelledError:
+                await self._wait(coming)
+            except (asyncio.CancelledError, *_LOST):  # this task ends, or the gate is gone
                 await _drop(stream, coming)
                 raise
             if not coming.done():
@@ -254,6 +256,21 @@ class _Collection:
             owed -= len(episodes)
             self._take(episodes)
         await stream.aclose()
+
+    async def _wait(self, coming: asyncio.Future[Any]) -> None:
+        """Wait until something comes, or the worker has been silent for too long.
+
+        In lockstep a worker may have nothing to deliver while episodes of other workers, or the sampler, take long; it
+        is silent only from when nothing happens at the gate any more.
+        """
+        left = self._silence
+        while True:
+            await asyncio.wait({coming}, timeout=left)
+            if coming.done() or self._silence is None or self._plan.gate is None:
+                return
+            left = self._silence - await self._plan.gate.idle(self._cohorts)
+            if left <= 0:
+                return
 
     async def _listen(self, stream: Any, coming: asyncio.Future[Any]) -> None:
         """Go on listening to a silent worker: what it still delivers counts if it is the first, else as late."""

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeAlias
 
 from tinker_actors.actors import Actor, concurrent
+from tinker_actors.coordinator import EpisodeClock
 from tinker_actors.errors import ConfigError, PolicyError, SamplingError
 from tinker_actors.policies.handles import Handle
 from tinker_actors.rollouts.plans import RolloutPlan
@@ -30,16 +32,11 @@ class Gate(Actor):
     An episode that is played again after its worker died gets the answers that it got before, without being sampled
     again, until it is where the others are.
 
-    Args:
-        patience: Seconds for which asked and unasked episodes may stand against each other. Those that have not asked
-            by then are left behind: the others go on, and what they ask later is sampled by itself. This is the one
-            way in which time enters what is sampled, and it is counted.
+    Nothing here depends on time: an episode that does not come keeps the others waiting until its own limits end it, or
+    its worker is lost. Their own limits don't count the wait; see `EpisodeSampler`.
     """
 
-    def __init__(self, *, patience: float) -> None:
-        if patience <= 0:
-            raise ConfigError(f"patience is {patience}; a positive number of seconds is needed")
-        self._patience = patience
+    def __init__(self) -> None:
         self._cohorts: dict[str, _Cohort] = {}
         self._newest: dict[str, str] = {}
 
@@ -67,14 +64,17 @@ class Gate(Actor):
         for name, members in cohorts.items():
             if name in self._cohorts:
                 raise ConfigError(f"cohort {name!r} is open already; a cohort is played once at a time")
-            self._cohorts[name] = _Cohort(members, partial(self._sample_now, sampler, follow), self._patience)
+            self._cohorts[name] = _Cohort(members, partial(self._sample_now, sampler, follow))
 
-    async def close(self, cohorts: Sequence[str]) -> int:
-        """Forget cohorts; how many of their episodes were left behind."""
-        closed = [found for name in cohorts if (found := self._cohorts.pop(name, None)) is not None]
-        for cohort in closed:
-            cohort.close()
-        return sum(cohort.left_behind for cohort in closed)
+    async def close(self, cohorts: Sequence[str]) -> None:
+        """Forget cohorts."""
+        for name in cohorts:
+            if (found := self._cohorts.pop(name, None)) is not None:
+                found.close()
+
+    async def idle(self, cohorts: Sequence[str]) -> float:
+        """For how many seconds nothing has happened here in any of these cohorts; 0 while one is being sampled."""
+        return min((self._cohorts[name].idle for name in cohorts if name in self._cohorts), default=math.inf)
 
     @concurrent
     async def sample(
@@ -133,26 +133,24 @@ _Start: TypeAlias = Callable[[Mapping[str, _Burst], Callable[[str, _Burst], None
 
 
 class _Cohort:
-    """Episodes that are sampled in lockstep. Each is playing, waiting, being sampled, left behind or gone.
+    """Episodes that are sampled in lockstep. Each is playing, waiting, being sampled or gone."""
 
-    Attributes:
-        left_behind: How many the others did not wait for.
-    """
-
-    def __init__(self, members: Sequence[str], start: _Start, patience: float) -> None:
-        self.left_behind = 0
+    def __init__(self, members: Sequence[str], start: _Start) -> None:
         self._order = {member: place for place, member in enumerate(members)}
         self._start_sampling = start
-        self._patience = patience
         self._playing = set(members)
         self._waiting: dict[str, _Burst] = {}
         self._sampled: set[str] = set()
-        self._behind: set[str] = set()
         self._gone: set[str] = set()
         self._asked: dict[tuple[str, int], _Burst] = {}
         self._loop = asyncio.get_running_loop()
-        self._timer: asyncio.TimerHandle | None = None
+        self._moved = self._loop.time()
         self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def idle(self) -> float:
+        """Seconds since something happened."""
+        return 0.0 if self._sampled else self._loop.time() - self._moved
 
     def ask(
         self, member: str, number: int, requests: tuple[SamplingRequest, ...]
@@ -165,12 +163,9 @@ class _Cohort:
             return before.answer
         burst = self._asked[member, number] = _Burst(requests=requests, answer=self._loop.create_future())
         self._gone.discard(member)  # it is played again
-        if member in self._behind:
-            self._start({member: burst})
-        else:
-            self._waiting[member] = burst
-            self._playing.discard(member)
-            self._consider()
+        self._waiting[member] = burst
+        self._playing.discard(member)
+        self._consider()
         return burst.answer
 
     def leave(self, member: str) -> None:
@@ -183,35 +178,20 @@ class _Cohort:
 
     def close(self) -> None:
         """Nobody asks any more; whoever still waits is cancelled."""
-        self._watch_time(False)
         for task in self._tasks:
             task.cancel()
         for burst in self._asked.values():
             burst.answer.cancel()
 
     def _consider(self) -> None:
-        """Sample if all have asked; watch the time while some have, and nothing is being sampled for the others."""
+        """Sample if all have asked, and nothing is being sampled for the others."""
+        self._moved = self._loop.time()
         if self._waiting and not self._sampled and not self._playing:
             ready = sorted(self._waiting, key=self._order.__getitem__)
             bursts = {member: self._waiting[member] for member in ready}
             self._waiting.clear()
             self._sampled |= bursts.keys()
             self._start(bursts)
-        self._watch_time(bool(self._waiting) and not self._sampled)
-
-    def _watch_time(self, on: bool) -> None:
-        if on and self._timer is None:
-            self._timer = self._loop.call_later(self._patience, self._lose_patience)
-        elif not on and self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _lose_patience(self) -> None:
-        self._timer = None
-        self.left_behind += len(self._playing)
-        self._behind |= self._playing
-        self._playing.clear()
-        self._consider()
 
     def _start(self, bursts: Mapping[str, _Burst]) -> None:
         task = self._start_sampling(bursts, self._answered)
@@ -219,10 +199,9 @@ class _Cohort:
         task.add_done_callback(self._tasks.discard)
 
     def _answered(self, member: str, burst: _Burst) -> None:
-        if member in self._sampled:
-            self._sampled.discard(member)
-            if member not in self._gone:
-                self._playing.add(member)
+        self._sampled.discard(member)
+        if member not in self._gone:
+            self._playing.add(member)
         self._consider()
 
 
@@ -261,14 +240,18 @@ async def _sample(
 class EpisodeSampler:
     """What the agents of one episode ask: gathers what the seats ask at one time and takes it to the gate.
 
+    The episode's clock stands still meanwhile: how long the others take, and the sampler for all of them, is no fault
+    of this episode, and on a slow machine must not end it.
+
     Args:
         gate: Ref of the `Gate` where the cohort is open.
         cohort: The episode's cohort.
         member: The episode's id.
+        clock: The episode's.
     """
 
-    def __init__(self, gate: Any, cohort: str, member: str) -> None:
-        self._gate, self._cohort, self._member = gate, cohort, member
+    def __init__(self, gate: Any, cohort: str, member: str, clock: EpisodeClock) -> None:
+        self._gate, self._cohort, self._member, self._clock = gate, cohort, member, clock
         self._asked: list[tuple[SamplingRequest, asyncio.Future[SamplingReply]]] = []
         self._number = 0
         self._tasks: set[asyncio.Task[None]] = set()
@@ -305,7 +288,8 @@ class EpisodeSampler:
         requests = tuple(request for request, _ in asked)
         # the boundary to the gate: what it raises goes to the agents that wait
         try:
-            results = await self._gate.sample(self._cohort, self._member, number, requests)
+            with self._clock.stopped():
+                results = await self._gate.sample(self._cohort, self._member, number, requests)
         except Exception as error:  # whatever it is: the agents are to know
             for _, future in asked:
                 if not future.done():

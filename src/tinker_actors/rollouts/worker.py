@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 
 from tinker_actors.actors import Actor, concurrent
-from tinker_actors.coordinator import describe_error, failed_episode, run_episode
+from tinker_actors.coordinator import EpisodeClock, describe_error, failed_episode, run_episode
 from tinker_actors.data import Episode
 from tinker_actors.environments import EnvironmentFactory, EnvironmentSpec, LiveEnvironment
 from tinker_actors.errors import ConfigError
@@ -102,9 +102,9 @@ class RolloutWorker(Actor):
             line = f"{rollout.task.environment}: constructor: {describe_error(error)}"
             return failed_episode(task=rollout.task, id=rollout.id, error=line)
         live = LiveEnvironment(environment, luck=rollout.seed, evaluating=assignment.evaluating)
-        seats, sampler = assignment.seats, None
+        seats, sampler, clock = assignment.seats, None, EpisodeClock()
         if assignment.gate is not None:
-            sampler = EpisodeSampler(assignment.gate, rollout.cohort, rollout.id)
+            sampler = EpisodeSampler(assignment.gate, rollout.cohort, rollout.id, clock)
             seats = {
                 seat: replace(spec, sampler=sampler) if isinstance(spec, PolicySeat) else spec
                 for seat, spec in seats.items()
@@ -114,7 +114,9 @@ class RolloutWorker(Actor):
             for seat, spec in seats.items()
         }
         try:
-            return await run_episode(live, agents, task=rollout.task, id=rollout.id, limits=assignment.limits)
+            return await run_episode(
+                live, agents, task=rollout.task, id=rollout.id, limits=assignment.limits, clock=clock
+            )
         finally:
             if sampler is not None:
                 sampler.leave()

@@ -74,7 +74,7 @@ class Crew:
             for number in range(1, max(config.rollouts.workers, 1) + 1)
         ]
         registry = await mesh.spawn(PolicyRegistry, str(folder.policies), name="policies", node=0)
-        gate = await mesh.spawn(Gate, patience=lockstep_patience(config), name="gate", node=0)
+        gate = await mesh.spawn(Gate, name="gate", node=0)
         return cls(
             mesh=mesh,
             config=config,
@@ -191,12 +191,7 @@ class Crew:
         try:
             return await collect(self.workers, plan, on_event=partial(self._tell, shown, cohort_of))
         finally:
-            if behind := await self.gate.close(tuple(cohorts)):
-                waited = f"{lockstep_patience(self.config):g} s"
-                self.observer.note(
-                    f"{behind} episodes were left behind by the others, which waited {waited} for them: what is "
-                    "sampled from here on depends on time, and would not be repeated bit for bit"
-                )
+            await self.gate.close(tuple(cohorts))
 
     async def announce(
         self, snapshot: Snapshot, sampler: Sampler, *, bound: Sequence[str] = (), saved: Sequence[str] = ()
@@ -228,13 +223,6 @@ class Crew:
 
 def _first_line(reason: BaseException | None) -> str:
     return "by itself" if reason is None else str(reason).partition("\n")[0]
-
-
-def lockstep_patience(config: RunConfig) -> float:
-    """Seconds for which episodes in lockstep wait for one of them: an environment that hangs must not take the turns
-    of those that wait for it past their own limit.
-    """
-    return config.rollouts.turn_timeout / 2
 
 
 def _most_at_once(config: RunConfig) -> int:

@@ -1,0 +1,89 @@
+"""The clock of one episode: it keeps the episode's limits, and stands still while others hold the episode up."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Generator
+from contextlib import contextmanager
+from types import TracebackType
+
+from tinker_actors.coordinator.limits import EpisodeLimits
+
+_SLACK = 0.05  # share of `turn_seconds` by which a turn may be longer: quick turns then leave the timer alone
+
+
+class EpisodeClock:
+    """For one episode, which is played within it as an async context; past a limit it raises `TimeoutError` there."""
+
+    def __init__(self) -> None:
+        self._timeout = asyncio.timeout(None)
+        self._turn: float | None = None
+        self._whole: float | None = None
+        self._running = False
+        self._stops = 0
+        self._stopped_at = 0.0
+        self._due: float | None = None  # while it is stopped
+
+    @property
+    def expired(self) -> bool:
+        """Whether a limit was passed."""
+        return self._timeout.expired()
+
+    def limit(self, limits: EpisodeLimits) -> None:
+        """Set the limits; the episode begins now."""
+        self._turn = limits.turn_seconds
+        if limits.episode_seconds is not None:
+            self._whole = asyncio.get_running_loop().time() + limits.episode_seconds
+
+    def next_turn(self) -> None:
+        """Move the deadline to the end of the turn that begins, or of the episode if that is sooner."""
+        if self._turn is None and self._whole is None:
+            return
+        if self.expired:  # something caught the cancellation by which the deadline makes itself known
+            raise TimeoutError
+        now = asyncio.get_running_loop().time()
+        standing = self._due if self._stops else self._timeout.when()
+        if self._turn is None:
+            wanted = self._whole
+        elif standing is not None and standing >= min(now + self._turn, self._whole or math.inf):
+            return
+        else:
+            wanted = min(now + self._turn * (1 + _SLACK), self._whole or math.inf)
+        if self._stops:
+            self._due = wanted
+        elif wanted != standing:
+            self._timeout.reschedule(wanted)
+
+    @contextmanager
+    def stopped(self) -> Generator[None]:
+        """Within it no time passes for the episode. May be entered by several of its seats at once."""
+        self._stops += 1
+        if self._stops == 1:
+            self._stopped_at, self._due = asyncio.get_running_loop().time(), self._timeout.when()
+            self._move(None)
+        try:
+            yield
+        finally:
+            self._stops -= 1
+            if not self._stops:
+                waited = asyncio.get_running_loop().time() - self._stopped_at
+                if self._whole is not None:
+                    self._whole += waited
+                if self._due is not None:
+                    self._move(self._due + waited)
+
+    def _move(self, when: float | None) -> None:
+        if self._running and not self.expired:
+            self._timeout.reschedule(when)
+
+    async def __aenter__(self) -> EpisodeClock:
+        await self._timeout.__aenter__()
+        self._running = True
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._running = False
+        await self._timeout.__aexit__(kind, error, trace)
