@@ -205,6 +205,7 @@ def test_what_can_not_work_is_refused_when_it_is_read(tmp_path: Path):
     train = ("--job", "sft", "--data.train", str(tmp_path / "gone.jsonl"))
     for overrides, message in {
         ("--job", "sft"): "data is missing",
+        ("--data.train", "x"): 'unknown key data; that is a key of job = "sft"',
         ("--job", "dance"): "job is 'dance'; one of rl, sft",
         (*train, "--rollouts.workers", "2"): "unknown key rollouts",
         (*train, "--data.trian", "x"): "unknown key data.trian; did you mean data.train",

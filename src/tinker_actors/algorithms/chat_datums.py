@@ -94,8 +94,7 @@ def fitted(datums: Sequence[Datum], limit: int, too_long: TooLong) -> tuple[Datu
         return tuple(datums)
     if too_long == "refuse":
         raise DataError(
-            f"the example has {longest} tokens, and {limit} is the limit; raise data.max_length or "
-            "model.context_length, or set data.too_long to drop, keep_first or keep_last"
+            f"the example has {longest} tokens, and {limit} is the limit; see data.max_length and data.too_long"
         )
     if too_long == "drop":
         return Dropped(f"{longest} tokens; {limit} is the limit")

@@ -56,7 +56,9 @@ def parse_config(data: Mapping[str, Any], *, source: str) -> JobConfig:
     try:
         return model.model_validate(data)
     except ValidationError as error:
-        lines = [_describe(dict(detail), model) for detail in error.errors()]
+        # an unknown key first: it may be why another is missing, as a forgotten `job` is
+        details = sorted(error.errors(), key=lambda detail: detail["type"] != "extra_forbidden")
+        lines = [_describe(dict(detail), model) for detail in details]
         more = f" (and {len(lines) - 1} more)" if len(lines) > 1 else ""
         raise ConfigError(f"{source}: {lines[0]}{more}") from None
 
