@@ -15,6 +15,7 @@ from tinker_actors.kernels.backend import kernels_on_cpu
 from tinker_actors.kernels.device_plan import DevicePlan
 from tinker_actors.kernels.dispatch import choose_path
 from tinker_actors.kernels.launcher import Launcher
+from tinker_actors.kernels.residual import add_by_parts
 from tinker_actors.kernels.tables import AdapterTable
 
 CPU = torch.device("cpu")
@@ -131,6 +132,17 @@ def test_a_way_without_kernels_for_it_is_refused(device: Emulator) -> None:
             lora_residual(y, x, plan, [a], [b], [1.0], path=Path.PREFILL)
         with pytest.raises(KernelError, match="have no gradients"):
             lora_residual(y, x.requires_grad_(), plan, [a[:8]], [b[:, :8]], [1.0], path=Path.DECODE)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_products_of_two_parts_round_once(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    x, y = torch.randn(40, 300).to(dtype), torch.randn(40, 60).to(dtype)
+    a, b = (torch.randn(8, 300) / 17).to(dtype), torch.randn(60, 8).to(dtype)
+    wanted = y.double() + 0.5 * (x.double() @ a.double().T) @ b.double().T
+    add_by_parts(y, x, a, b, 0.5)
+    # half a unit in the last place, and a little for sums in float32
+    assert ((y.double() - wanted).abs() <= wanted.abs() * torch.finfo(dtype).eps * 0.5 + 1e-4).all()
 
 
 def test_the_residual_needs_no_cupy() -> None:
