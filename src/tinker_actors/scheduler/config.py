@@ -9,7 +9,7 @@ from pydantic import Field, field_validator, model_validator
 from tinker_actors.algorithms import ADVANTAGE_SETTINGS, AdvantageConfig, AdvantageName, Aggregation
 from tinker_actors.errors import ConfigError, PolicyError
 from tinker_actors.policies import Handle
-from tinker_actors.scheduler.sections import CheckpointSection, ModelSection, OptimizerSection, PolicySection, Section
+from tinker_actors.scheduler.sections import JobSection, OptimizerSection, Section
 from tinker_actors.training import AdamParams, LossConfig
 
 
@@ -169,17 +169,11 @@ class EvaluationSection(Section):
     """Training ends early once an evaluation's mean reward reaches this."""
 
 
-class RunConfig(Section):
+class RunConfig(JobSection):
     """An RL run. Every key can be given in TOML or as `--section.key value`."""
 
     job: Literal["rl"] = "rl"
     """The kind of job; supervised ones have a configuration of their own."""
-    name: str = Field(default="run", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
-    seed: int = Field(default=0, ge=0)
-    output: str | None = None
-    """The run folder; a new one under `runs/NAME/` if not given."""
-    model: ModelSection = ModelSection()
-    policy: PolicySection = PolicySection()
     environment: EnvironmentSection
     warmup: WarmupSection = WarmupSection()
     algorithm: AlgorithmSection = AlgorithmSection()
@@ -187,7 +181,6 @@ class RunConfig(Section):
     rollouts: RolloutSection = RolloutSection()
     trainer: TrainerSection = TrainerSection()
     evaluation: EvaluationSection = EvaluationSection()
-    checkpoints: CheckpointSection = CheckpointSection()
 
     def loss_config(self) -> LossConfig:
         """The loss of the run's updates.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, cast
+from typing import Annotated, Any, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
@@ -156,3 +156,19 @@ class CheckpointSection(Section):
     def retention(self) -> Retention:
         """Which sampler snapshots are kept."""
         return Retention(keep_last=self.keep_snapshots, max_age=self.snapshot_age)
+
+
+RunName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+"""A name that can be a folder's."""
+
+
+class JobSection(Section):
+    """What every job's configuration begins with."""
+
+    name: RunName = "run"
+    seed: int = Field(default=0, ge=0)
+    output: str | None = None
+    """The run folder; a new one under `runs/NAME/` if not given."""
+    model: ModelSection = ModelSection()
+    policy: PolicySection = PolicySection()
+    checkpoints: CheckpointSection = CheckpointSection()

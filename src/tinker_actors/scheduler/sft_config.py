@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from tinker_actors.scheduler.sections import CheckpointSection, ModelSection, OptimizerSection, PolicySection, Section
+from tinker_actors.scheduler.sections import JobSection, OptimizerSection, RunName, Section
 from tinker_actors.training.schedules import Schedule
 
 
@@ -90,21 +90,15 @@ class SftEvaluationSection(Section):
     """Training ends early once the evaluation's loss is no more than this."""
 
 
-class SftConfig(Section):
+class SftConfig(JobSection):
     """A supervised fine-tuning run. Every key can be given in TOML or as `--section.key value`."""
 
     job: Literal["sft"]
-    name: str = Field(default="sft", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
-    seed: int = Field(default=0, ge=0)
-    output: str | None = None
-    """The run folder; a new one under `runs/NAME/` if not given."""
-    model: ModelSection = ModelSection()
-    policy: PolicySection = PolicySection()
+    name: RunName = "sft"
     data: DataSection
     batch: BatchSection = BatchSection()
     trainer: SftTrainerSection = SftTrainerSection()
     evaluation: SftEvaluationSection = SftEvaluationSection()
-    checkpoints: CheckpointSection = CheckpointSection()
 
     @model_validator(mode="after")
     def _refuse_what_cannot_work(self) -> SftConfig:
