@@ -205,16 +205,16 @@ def test_a_reserved_plan_serves_steps_of_other_sizes_through_unused_tiles(device
 @both_ways
 @pytest.mark.parametrize("types", [BF16, FLOATS], ids=name_of_types)
 def test_offsets_beyond_32_bits(device: Emulator, types: Types, path: Path) -> None:
-    # of rows and of outputs, whose elements and bytes both pass 2^32, and of strided weights
-    dtype, rows, width, stride = DTYPES[types.rows], 400_000, 64, 12_288
-    x_TI, y_TO = huge(rows, stride, dtype)[:, :width], huge(rows, stride, dtype)[:, :width]
-    small = batch(types, [0, 0], [16], inputs=width, outputs=[width])
+    # of rows and outputs, whose elements and bytes both pass 2^32, and of strided weights, from tile to tile too
+    dtype, rows, inputs, width, stride = DTYPES[types.rows], 400_000, 64, 200, 12_288
+    x_TI, y_TO = huge(rows, stride, dtype)[:, :inputs], huge(rows, stride, dtype)[:, :width]
+    small = batch(types, [0, 0], [16], inputs=inputs, outputs=[width])
     picked = [300_001, rows - 1]
     x_TI[picked], y_TO[picked] = small.x_TI, small.ys_TO[0]
     a_RI, b_OR = small.a_slots[0][0], small.b_slots[0][0]
     assert a_RI is not None
     assert b_OR is not None
-    far_a, far_b = huge(16, 300_000_000, a_RI.dtype)[:, :width], huge(width, 80_000_000, b_OR.dtype)[:, :16]
+    far_a, far_b = huge(16, 300_000_000, a_RI.dtype)[:, :inputs], huge(width, 40_000_000, b_OR.dtype)[:, :16]
     far_a.copy_(a_RI)
     far_b.copy_(b_OR)
     slots = [NO_ADAPTER] * rows

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 import pytest
 import torch
-from emulator import SCHEDULES, Emulator, guarded
+from emulator import SCHEDULES, Emulator, guarded, huge
 from kernel_cases import DTYPES, Batch, batch, bits
 from torch import Tensor
 
-from tinker_actors.kernels import NO_ADAPTER, Path, RowPlan, lora_residuals
+from tinker_actors.kernels import NO_ADAPTER, Path, Projection, RowPlan, lora_residuals
 from tinker_actors.kernels.backend import kernels_on_cpu
 from tinker_actors.kernels.source import PAIRS, Types
 
@@ -116,6 +116,13 @@ def test_gradients_over_more_rows_than_a_chunk_and_a_tile_have(device: Emulator)
     check(given, gradients(device, given, wanted), wanted)
 
 
+def test_gradients_of_wide_adapters_in_bf16(device: Emulator) -> None:
+    # more ranks than one block of the backward kernels works on, and several blocks of columns
+    given = batch(BF16, [1, 0] * 8, [100, 70], inputs=150, outputs=[136])
+    wanted = leaves(given)
+    check(given, gradients(device, given, wanted), wanted)
+
+
 def test_only_what_is_wanted_gets_a_gradient(device: Emulator) -> None:
     given = batch(FLOATS, [0, 1, 0, NO_ADAPTER, 1], [4, 8], inputs=48, outputs=[40, 16])
     x_TI, a_RI, b_OR = given.x_TI, given.a_slots[0][1], given.b_slots[1][0]
@@ -178,3 +185,28 @@ def test_rows_without_an_adapter_get_no_gradient_through_it(device: Emulator) ->
     (dx,) = gradients(device, given, [given.x_TI])
     assert (dx[[1, 3]] == 0).all()
     assert DTYPES["ta_bf16"] == dx.dtype
+
+
+def test_offsets_beyond_32_bits(device: Emulator) -> None:
+    # of rows and of the outputs' gradients, whose elements and bytes both pass 2^32
+    rows, width, picked = 400_000, 40, [300_001, 399_999]
+    small = batch(BF16, [0, 0], [8], inputs=width, outputs=[width])
+    a_RI, b_OR = small.a_slots[0][0], small.b_slots[0][0]
+    assert a_RI is not None
+    assert b_OR is not None
+    expected = gradients(device, small, [a_RI, b_OR])
+    x_TI, dy_TO = (huge(rows, 12_288, torch.bfloat16)[:, :width] for _ in range(2))
+    x_TI[picked], dy_TO[picked] = small.x_TI, out_grad(small, 0)
+    slots = [NO_ADAPTER] * rows
+    for row in picked:
+        slots[row] = 0
+    a, b = (weight.clone().requires_grad_() for weight in (a_RI, b_OR))
+    projection = Projection(
+        y_TO=torch.zeros(rows, width, dtype=torch.bfloat16), a_slots=[a], b_slots=[b], scales=small.scales
+    )
+    with kernels_on_cpu(device):
+        (output,) = lora_residuals([projection], x_TI, RowPlan.build(slots), path=Path.PREFILL)
+        output.backward(dy_TO)
+    for weight, gradient in zip((a, b), expected, strict=True):
+        assert weight.grad is not None
+        assert torch.equal(bits(weight.grad), bits(gradient))
