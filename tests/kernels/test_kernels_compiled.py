@@ -9,9 +9,11 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import json
+import os
 import re
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -81,8 +83,9 @@ def test_every_kernel_compiles_without_spills_to_wide_accesses_and_tensor_cores(
 ) -> None:
     assert pytestconfig.cache is not None
     cache = pytestconfig.cache.mkdir("cubins")
-    for architecture in ARCHITECTURES:
-        compiled = compile_group(types, group, architecture, cache)
+    with ThreadPoolExecutor(os.cpu_count()) as threads:
+        found = threads.map(lambda architecture: compile_group(types, group, architecture, cache), ARCHITECTURES)
+    for architecture, compiled in zip(ARCHITECTURES, found, strict=True):
         assert set(compiled.sass) == expected(group, architecture)
 
         # the assembler's own word: nothing is kept in local memory
