@@ -3,39 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import pytest
+from silent_observer import Silent
 
 from tinker_actors.cli import main
 from tinker_actors.data import Image
-from tinker_actors.scheduler import Phase, RunFolder, RunSummary, load_config, run_job
+from tinker_actors.scheduler import RunFolder, load_config, run_job
 
 EXAMPLE = Path(__file__).parents[2] / "examples/vision_digits/config.toml"
 SHORT = [
     *("--rollouts.workers", "0", "--trainer.steps", "16"),
     *("--evaluation.every", "0", "--evaluation.episodes", "128", "--evaluation.temperature", "1.0"),
 ]
-
-
-class Silent:
-    """Remembers the steps."""
-
-    def __init__(self) -> None:
-        self.steps: list[Mapping[str, float]] = []
-
-    def started(self, title: str, folder: Path, total_steps: int, resumed_at: int) -> None: ...
-    def phase(self, phase: Phase, step: int, total: int) -> None: ...
-    def progress(self, done: int, total: int) -> None: ...
-    def evaluated(self, step: int, reward: float) -> None: ...
-    def transcript(self, label: str, text: str) -> None: ...
-    def note(self, text: str) -> None: ...
-    def finished(self, summary: RunSummary, folder: Path) -> None: ...
-
-    def step(self, step: int, metrics: Mapping[str, float]) -> None:
-        self.steps.append(metrics)
 
 
 @pytest.mark.slow
