@@ -270,15 +270,25 @@ def test_stopping_fails_what_waits_and_refuses_what_comes(served):
         engine.engine.submit(ask(one.handle, "x"))
 
 
-def test_a_batch_respects_its_limits_on_rows_and_prompt_tokens(harness, publisher):
+def test_a_step_respects_its_limits_on_rows_and_tokens(harness, publisher):
     one = publisher.full("one", seed=2)
-    engine = harness(max_batch=4, max_prefill_tokens=20)
+    engine = harness(max_batch=2, max_step_tokens=20)
     engine.refresh(one.handle)
-    requests = [ask(one.handle, (9 + i,) * 10, max_tokens=1) for i in range(6)]
-    requests.append(ask(one.handle, (9,) * 40, max_tokens=1))
+    sizes, network = [], engine.residents.pin(one.handle).network
+    original = network.logits
+
+    def logits(rows, pool):
+        sizes.append((len(rows.ids), len(rows.spans)))
+        return original(rows, pool)
+
+    network.logits = logits
+    requests = [ask(one.handle, (9 + i,) * 10, max_tokens=3, default_stops=False) for i in range(6)]
+    requests.append(ask(one.handle, (9,) * 50, max_tokens=1, temperature=0))
     replies = engine.serve(requests)
-    assert all(reply.samples for reply in replies)
-    assert engine.engine.stats().steps == 4  # pairs of ten tokens, then the long one alone
+    assert [len(reply.samples[0].tokens) for reply in replies] == [3] * 6 + [1]
+    assert list(replies[-1].samples[0].tokens) == one.greedy((9,) * 50, 1)  # computed in parts
+    assert max(tokens for tokens, _ in sizes) == 20
+    assert max(rows for _, rows in sizes) == 2
 
 
 def test_requests_submitted_together_get_the_same_bits_whatever_else_waits(harness, publisher):
@@ -297,8 +307,7 @@ def test_requests_submitted_together_get_the_same_bits_whatever_else_waits(harne
         engine.engine.start()
         answers = dict(engine.answers.get(timeout=20) for _ in range(len(wanted) + before + after))
         found.append([answers[ticket].samples for ticket in together])
-        steps = engine.engine.stats().steps
-        assert steps > 9  # two batches of the four, and those of the others
+        assert engine.engine.stats().steps > 9  # more than the longest takes: there was not room for all
     assert found[0] == found[1] == found[2] == found[3]
 
 

@@ -11,8 +11,8 @@ from tinker_actors.sampling.selection import Selector, row_keys, truncated, unif
 def select(logits, params, *, seeds=None, position=0):
     logits = torch.as_tensor(logits, dtype=torch.float32)
     seeds = seeds or range(len(params))
-    selector = Selector.of(params, row_keys(list(seeds), [0] * len(params)), logits.shape[1])
-    return selector.select(logits, position)
+    drawn = Selector.of(params, row_keys(list(seeds), [0] * len(params))).select(logits, position)
+    return torch.tensor(drawn.tokens), torch.tensor(drawn.logprobs)
 
 
 def test_logprob_is_under_the_tempered_distribution():  # L1
@@ -34,21 +34,21 @@ def test_top_k_renormalises_the_behaviour():  # L3
 
 @pytest.mark.parametrize(("top_p", "kept"), [(0.5, 1), (0.51, 2), (0.8, 2), (0.81, 3), (1e-9, 1), (1.0, 3)])
 def test_nucleus_is_the_smallest_set_that_reaches_the_mass(top_p, kept):
-    logits = torch.tensor([[0.2, 0.5, 0.3]], dtype=torch.float64).log()
-    cut = truncated(logits, torch.tensor([[3]]), torch.tensor([[top_p]], dtype=torch.float64))
+    logits = torch.tensor([0.2, 0.5, 0.3], dtype=torch.float64).log()
+    cut = truncated(logits, 3, top_p)
     assert int(torch.isfinite(cut).sum()) == kept
-    assert torch.isfinite(cut[0, 1])
+    assert torch.isfinite(cut[1])
 
 
 def test_top_p_counts_mass_among_what_top_k_left():
-    logits = torch.tensor([[0.5, 0.3, 0.2]], dtype=torch.float64).log()
-    cut = truncated(logits, torch.tensor([[2]]), torch.tensor([[0.62]], dtype=torch.float64))
-    assert torch.isfinite(cut).tolist() == [[True, False, False]]  # .5 / .8 = .625 reaches .62
+    logits = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64).log()
+    cut = truncated(logits, 2, 0.62)
+    assert torch.isfinite(cut).tolist() == [True, False, False]  # .5 / .8 = .625 reaches .62
 
 
 def test_ties_at_the_kth_place_keep_exactly_k_lower_ids_first():
-    cut = truncated(torch.zeros(1, 4), torch.tensor([[2]]), torch.tensor([[1.0]], dtype=torch.float64))
-    assert torch.isfinite(cut).tolist() == [[True, True, False, False]]
+    cut = truncated(torch.zeros(4), 2, 1.0)
+    assert torch.isfinite(cut).tolist() == [True, True, False, False]
 
 
 def test_greedy_takes_the_most_likely_token_with_its_logprob_at_temperature_one():
@@ -121,3 +121,39 @@ def test_broken_logits_show_as_nan_logprobs_of_that_row_only():
     assert math.isnan(logprobs[0].item())
     assert math.isfinite(logprobs[1].item())
     assert 0 <= tokens[0].item() < 2
+
+
+def test_min_p_keeps_tokens_by_their_share_of_the_most_likely_one():
+    tokens, logprobs = select(torch.tensor([[0.5, 0.3, 0.2]]).log().expand(512, 3), [SamplingParams(min_p=0.5)] * 512)
+    assert set(tokens.tolist()) == {0, 1}
+    assert math.exp(logprobs[tokens == 0][0]) == pytest.approx(0.625, abs=1e-6)
+
+
+def test_penalties_and_biases_change_the_logits_before_the_temperature():
+    params = [
+        SamplingParams(temperature=0, repetition_penalty=2.0, logprobs=4),
+        SamplingParams(temperature=0, presence_penalty=1.0, frequency_penalty=0.5, logprobs=4),
+        SamplingParams(temperature=0, logit_bias=((3, 5.0),), logprobs=4),
+        SamplingParams(temperature=0),
+    ]
+    logits = torch.tensor([3.0, 2.5, -1.0, 0.0])
+    given = [([0, 2], [0]), ([1], [0, 0]), ((), ()), ([0], [0])]
+    drawn = Selector.of(params, row_keys([0] * 4, [0] * 4)).select(logits.expand(4, 4), 0, said=given)
+    assert drawn.tokens == [1, 1, 3, 0]
+    expected = [[1.5, 2.5, -2.0, 0.0], [1.0, 2.5, -1.0, 0.0], [3.0, 2.5, -1.0, 5.0]]
+    for tops, changed in zip(drawn.tops, expected, strict=False):
+        wanted = torch.tensor(changed).log_softmax(-1)
+        assert dict(tops) == pytest.approx({token: wanted[token].item() for token in range(4)}, abs=1e-6)
+    assert drawn.tops[3] == ()
+
+
+def test_draws_over_a_vocabulary_of_many_blocks_follow_the_distribution():
+    generator = torch.Generator().manual_seed(0)
+    logits = 3 * torch.randn(1, 1000, generator=generator)
+    count = 20_000
+    tokens, logprobs = select(logits.expand(count, -1), [SamplingParams()] * count)
+    probs = logits[0].softmax(-1)
+    groups = torch.arange(1000) // 50
+    seen = torch.zeros(20).index_add_(0, groups[tokens], torch.ones(count)) / count
+    assert torch.allclose(seen, torch.zeros(20).index_add_(0, groups, probs), atol=0.015)
+    assert torch.allclose(logprobs, logits[0].log_softmax(-1)[tokens], atol=1e-5)

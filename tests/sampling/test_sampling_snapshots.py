@@ -118,10 +118,10 @@ def test_released_adapters_leave_memory(harness, publisher):  # A7
             engine.refresh(first, second)
             engine.residents.collect()
             assert engine.residents.held() == 2
-    assert engine.residents._lora._lora.resident == 2
+    assert engine.residents.network.resident == 2
     engine.refresh()
     engine.residents.collect()
-    assert engine.residents._lora._lora.resident == 0
+    assert engine.residents.network.resident == 0
 
 
 def test_a_snapshot_of_another_base_is_refused(harness, publisher):
@@ -141,4 +141,4 @@ def test_an_adapter_that_cannot_be_placed_leaves_what_was_served(harness, publis
     with pytest.raises(ModelError):
         engine.refresh(good.handle, bad.handle)
     assert engine.residents.handles() == ()
-    assert engine.residents._lora._lora.resident == 0
+    assert engine.residents.network.resident == 0

@@ -6,7 +6,7 @@ from transformers import LlamaForCausalLM
 
 from tinker_actors.errors import DataError, PolicyError, UnknownPolicyError
 from tinker_actors.models import load_base
-from tinker_actors.sampling.networks import LoraNetwork
+from tinker_actors.sampling.networks import Network
 from tinker_actors.training import LossConfig
 from tinker_actors.training.engine import TrainingEngine
 
@@ -141,7 +141,7 @@ def test_passes_are_shared(engine, make, monkeypatch):
 
 def test_trainer_and_sampler_hold_the_base_once(engine, make):
     populate(engine, make)
-    sampler = LoraNetwork(load_base("tiny-llama").skeleton())
+    sampler = Network(load_base("tiny-llama").skeleton())
     places = {parameter.data_ptr() for parameter in load_base("tiny-llama").model.parameters()}
     models = [engine._lora.model, sampler._model, *(policy.model for policy in engine._policies.values())]
     for model in models:

@@ -90,6 +90,10 @@ class Tokenizer:
         """Number of tokens, added ones included; a model's embedding may have more rows."""
         return self._backend.get_vocab_size(with_added_tokens=True)
 
+    def to_json(self) -> str:
+        """The contents of a `tokenizer.json` that makes this tokenizer."""
+        return self._backend.to_str()
+
     def encode(self, text: str) -> list[int]:
         """Ids of `text`. Special tokens written in the text become their ids; none are added."""
         return self._backend.encode(text, add_special_tokens=False).ids

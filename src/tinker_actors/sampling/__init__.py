@@ -1,4 +1,4 @@
-"""The sampler actor: many snapshots over one base model, sampled in batches. See `docs/sampling.md`.
+"""The sampler actor: many snapshots over one base model, sampled in one running batch. See `docs/sampling.md`.
 
 Requests and replies import without torch; the rest resolves when first used.
 """
@@ -8,10 +8,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tinker_actors.lazy import lazy_names
+from tinker_actors.sampling.metrics import AdapterStats, SamplerStats, Spread
 from tinker_actors.sampling.requests import (
     InvalidRequestError,
+    Overloaded,
     Sample,
-    SamplerStats,
+    SampledToken,
     SamplingParams,
     SamplingReply,
     SamplingRequest,
@@ -21,13 +23,17 @@ if TYPE_CHECKING:
     from tinker_actors.sampling.sampler import Sampler
 
 __all__ = [
+    "AdapterStats",
     "InvalidRequestError",
+    "Overloaded",
     "Sample",
+    "SampledToken",
     "Sampler",
     "SamplerStats",
     "SamplingParams",
     "SamplingReply",
     "SamplingRequest",
+    "Spread",
 ]
 
 __getattr__ = lazy_names(__name__, {"Sampler": "sampler"})

@@ -1,4 +1,4 @@
-"""The engine: a thread that takes the requests that wait, samples them as one batch, and hands back what is done."""
+"""The engine: a thread that computes one step after another for whoever asks, and hands back what is done."""
 
 from __future__ import annotations
 
@@ -14,34 +14,42 @@ from typing import TypeAlias, TypeVar
 import torch
 
 from tinker_actors.data import TurnEnd
-from tinker_actors.errors import ContextOverflowError, ModelError, PolicyError, SamplingError
+from tinker_actors.errors import PolicyError, SamplingError
 from tinker_actors.models.tokenizer import Tokenizer
-from tinker_actors.sampling.batch import Batch, PromptKey, prompt_key
+from tinker_actors.sampling.checks import Checks
+from tinker_actors.sampling.grammars import Grammars
+from tinker_actors.sampling.memory import Memory
+from tinker_actors.sampling.metrics import Meter, SamplerStats
+from tinker_actors.sampling.networks import Network
 from tinker_actors.sampling.requests import (
-    InvalidRequestError,
+    Overloaded,
     Sample,
-    SamplerStats,
+    SampledToken,
     SamplingReply,
     SamplingRequest,
 )
 from tinker_actors.sampling.residents import Checked, Residents
 from tinker_actors.sampling.rows import Row, Ticket, rows_of
+from tinker_actors.sampling.schedule import Schedule, Work
+from tinker_actors.sampling.step import Outcome, Steps
 from tinker_actors.sampling.stops import PlainText, stop_ids_of
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Answer: TypeAlias = tuple[Ticket, SamplingReply | SamplingError]
+Progress: TypeAlias = tuple[Ticket, SampledToken]
 
 
 class Engine:
     """Samples in a thread of its own. Every public method may be called from any thread.
 
-    A batch takes what waits when the one before it ends, at most `max_batch` rows; nothing waits for a batch to fill.
-    Requests that were submitted together are batched with each other only, in the order given, so that what they get
-    has the same bits whatever else is asked and whenever.
-    All rows of one batch share a network, so any LoRA snapshots of one base mix; each row runs on the snapshot that its
-    request was pinned to when it was submitted.
+    Attributes:
+        checks: What refuses requests; its `look` may be called ahead of `submit` for a request with images.
+
+    A step computes the next token of every running sample and as much of the prompts as its budget leaves room for,
+    whatever their snapshots. Requests join and leave between any two steps. What a request gets doesn't depend on what
+    shares its steps, to the last bit; each runs on the snapshot that it was pinned to when it was submitted.
     """
 
     def __init__(
@@ -51,8 +59,12 @@ class Engine:
         tokenizer: Tokenizer,
         context_length: int,
         answer: Callable[[Sequence[Answer]], None],
+        progress: Callable[[Sequence[Progress]], None] | None = None,
         max_batch: int = 256,
-        max_prefill_tokens: int = 16_384,
+        max_step_tokens: int = 512,
+        max_waiting: int = 65_536,
+        kv_memory: int = 2**30,
+        prefix_caching: bool = True,
         threads: int | None = None,
     ) -> None:
         """Prepare; `start` begins.
@@ -62,23 +74,39 @@ class Engine:
             tokenizer: The base model's; its stop ids end samples by default.
             context_length: Longest prompt and reply together, in tokens.
             answer: Called in the engine's thread with the requests that a step finished.
-            max_batch: Rows of a batch at most.
-            max_prefill_tokens: Padded prompt tokens of a batch at most, unless one prompt alone is longer.
+            progress: Called in the engine's thread with the tokens of requests that are streamed.
+            max_batch: Samples that run at once at most.
+            max_step_tokens: Tokens of a step at most, unless more samples draw.
+            max_waiting: Samples that may wait; a request beyond them is refused.
+            kv_memory: Bytes for keys and values.
+            prefix_caching: Whether finished sequences stay for prompts that go on from them.
             threads: Torch's computing threads; None leaves torch's setting.
+
+        Raises:
+            ConfigError: `kv_memory` doesn't hold one sequence of the context's length.
         """
-        self._residents, self._tokenizer, self._answer = residents, tokenizer, answer
-        self._context_length, self._max_batch, self._max_prefill = context_length, max_batch, max_prefill_tokens
-        self._threads = threads
-        self._text = PlainText(tokenizer)
+        self._residents, self._tokenizer, self._answer, self._progress = residents, tokenizer, answer, progress
+        self._context_length, self._max_waiting, self._threads = context_length, max_waiting, threads
+        self._text, self._grammars = PlainText(tokenizer), Grammars(tokenizer, residents.vocab_size)
+        self.checks = Checks(residents, self._grammars, context_length)
         self._changed = threading.Condition()
-        self._waiting: deque[Row] = deque()
         self._between: deque[Callable[[], None]] = deque()
-        self._closed_early = self._serving = False
-        self._stopping = False
+        self._closed_early = self._stopping = False
         self._thread = threading.Thread(target=self._run, name="sampler-engine", daemon=True)
-        self._requests = self._failed = self._cancelled = self._samples = 0
-        self._prompt_tokens = self._prefilled = self._generated = self._steps = self._live_steps = 0
-        self._busy = 0.0
+        self._meter, self._steps = Meter(), Steps()
+        self._schedule = Schedule(
+            Memory.within(
+                kv_memory,
+                residents.network.layers,
+                residents.network.dtype,
+                longest=context_length,
+                most=2 * max_batch,
+                prefix_caching=prefix_caching,
+            ),
+            self._meter,
+            max_rows=max_batch,
+            max_tokens=max_step_tokens,
+        )
 
     def start(self) -> None:
         """Begin to serve."""
@@ -92,7 +120,7 @@ class Engine:
         if self._thread.is_alive():
             self._thread.join()
 
-    def submit(self, request: SamplingRequest) -> Ticket | SamplingReply:
+    def submit(self, request: SamplingRequest, *, streams: bool = False) -> Ticket | SamplingReply:
         """Accept a request, pinned to its snapshot.
 
         Returns:
@@ -102,47 +130,84 @@ class Engine:
             InvalidRequestError: A token id is outside the vocabulary.
             ContextOverflowError: The prompt is longer than the context.
             UnknownPolicyError: The snapshot is not loaded.
+            Overloaded: Too much waits already.
             SamplingError: The engine has stopped.
         """
-        (ticket,) = self._submit((request,), party=None)
-        if isinstance(ticket, Exception):
-            raise ticket
+        with self._changed:
+            ticket = self._accept(request, streams)
+            self._changed.notify()
         return ticket
 
     def submit_together(
         self, requests: Sequence[SamplingRequest]
     ) -> list[Ticket | SamplingReply | SamplingError | PolicyError]:
-        """Accept requests whose batches nothing else enters; see `submit` for each.
+        """Accept requests in one go; see `submit` for each.
 
         Returns:
             For each request what `submit` returns or raises.
         """
-        return self._submit(requests, party=object())
-
-    def _submit(
-        self, requests: Sequence[SamplingRequest], party: object | None
-    ) -> list[Ticket | SamplingReply | SamplingError | PolicyError]:
         accepted: list[Ticket | SamplingReply | SamplingError | PolicyError] = []
         with self._changed:
             for request in requests:
                 try:
-                    accepted.append(self._accept(request, party))
+                    accepted.append(self._accept(request, False))
                 except (SamplingError, PolicyError) as error:
                     accepted.append(error)
             self._changed.notify()
         return accepted
 
-    def _accept(self, request: SamplingRequest, party: object | None) -> Ticket | SamplingReply:
-        self._check(request)
+    def cancel(self, ticket: Ticket) -> None:
+        """Give up a request: its rows leave before the next step."""
+        with self._changed:
+            if not ticket.closed:
+                self._close(ticket)
+                self._meter.cancelled += 1
+                self._changed.notify()
+
+    def replace(self, handles: Sequence[str], checked: Mapping[str, Checked]) -> Future[None]:
+        """Serve exactly these snapshots (see `Residents`) from before the next step on.
+
+        Requests under way, waiting ones included, stay on the snapshots that they were pinned to.
+        """
+        return self._between_steps(lambda: self._residents.replace(handles, checked))
+
+    def stats(self) -> SamplerStats:
+        """What was done since the start."""
+        with self._changed:
+            memory = self._schedule.memory
+            return self._meter.stats(
+                waiting=sum(not row.ticket.closed for row in self._schedule.queue),
+                running=self._schedule.placed,
+                kv_tokens=memory.running,
+                kv_cached=memory.index.cached,
+                kv_capacity=memory.extents.places,
+                handles=self._residents.handles(),
+            )
+
+    def _accept(self, request: SamplingRequest, streams: bool) -> Ticket | SamplingReply:
+        self.checks.check(request)
+        waiting = len(self._schedule.queue)
+        if waiting + request.num_samples > self._max_waiting:
+            self._meter.refused += 1
+            rate = self._meter.samples / self._meter.busy if self._meter.samples else 1.0
+            seconds = round(min(60.0, max(0.1, request.num_samples / rate)), 1)
+            raise Overloaded(
+                f"{waiting} samples wait, at most {self._max_waiting} may; ask again in {seconds} s", seconds
+            )
         seed = secrets.randbits(63) if request.params.seed is None else request.params.seed
         if self._stopping:
             raise SamplingError("the sampler has stopped")
         resident = self._residents.pin(request.snapshot)
         count = request.num_samples
         ticket = Ticket(
-            request=request, resident=resident, seed=seed, samples=[None] * count, missing=count, party=party
+            request=request,
+            resident=resident,
+            seed=seed,
+            samples=[None] * count,
+            missing=count,
+            streams=streams,
         )
-        if len(request.prompt) == self._context_length:
+        if len(request.prompt) == self._context_length and not ticket.scores:
             nothing = Sample(tokens=(), logprobs=(), end=TurnEnd.CONTEXT_OVERFLOW, text="")
             ticket.samples = [nothing] * count
             self._residents.unpin(resident)
@@ -154,28 +219,11 @@ class Engine:
             stop_ids=stop_ids_of(request.params, self._tokenizer),
             decoder=self._text,
         )
-        self._waiting.extend(rows)
+        if request.params.grammar is not None:
+            for row in rows:
+                row.grammar = self._grammars.begin(request.params.grammar)
+        self._schedule.add(rows)
         return ticket
-
-    def cancel(self, ticket: Ticket) -> None:
-        """Give up a request: its rows leave before the next step."""
-        with self._changed:
-            if not ticket.closed:
-                self._close(ticket)
-                self._cancelled += 1
-
-    def replace(self, handles: Sequence[str], checked: Mapping[str, Checked]) -> Future[None]:
-        """Serve exactly these snapshots (see `Residents`) from before the next step on.
-
-        Requests under way, waiting ones included, stay on the snapshots that they were pinned to.
-        """
-
-        def action() -> None:
-            self._residents.replace(handles, checked)
-            if not self._serving:
-                self._residents.collect()
-
-        return self._between_steps(action)
 
     def _between_steps(self, action: Callable[[], T]) -> Future[T]:
         future: Future[T] = Future()
@@ -195,147 +243,104 @@ class Engine:
             self._changed.notify()
         return future
 
-    def stats(self) -> SamplerStats:
-        """What was done since the start."""
-        with self._changed:
-            return SamplerStats(
-                requests=self._requests,
-                failed=self._failed,
-                cancelled=self._cancelled,
-                samples=self._samples,
-                prompt_tokens=self._prompt_tokens,
-                prefilled_tokens=self._prefilled,
-                generated_tokens=self._generated,
-                steps=self._steps,
-                busy_seconds=self._busy,
-                occupancy=self._live_steps / self._steps if self._steps else 0.0,
-                waiting=sum(not row.ticket.closed for row in self._waiting),
-                snapshots=self._residents.handles(),
-            )
-
-    def _check(self, request: SamplingRequest) -> None:
-        length, limit = len(request.prompt), self._context_length
-        if length > limit:
-            raise ContextOverflowError(f"the prompt has {length} tokens; the context holds {limit}")
-        vocabulary = self._residents.vocab_size
-        if max(request.prompt) >= vocabulary:
-            position = next(i for i, token in enumerate(request.prompt) if token >= vocabulary)
-            raise InvalidRequestError(
-                f"prompt[{position}] is {request.prompt[position]}; a token id below {vocabulary} is needed"
-            )
-        self.look(request)
-
-    def look(self, request: SamplingRequest) -> None:
-        """Decode a request's images, which `submit` then need not do.
-
-        Raises:
-            InvalidRequestError: The model reads no images, or not these.
-        """
-        vision = self._residents.vision
-        if vision is None:
-            if request.images:
-                raise InvalidRequestError(f"images has {len(request.images)}; the base model reads none")
-            return
-        try:
-            vision.check(request.input)
-        except ModelError as error:
-            raise InvalidRequestError(f"the prompt can't be read: {error}") from error
-
     def _run(self) -> None:
         if self._threads is not None:
             torch.set_num_threads(self._threads)
         while self._wait():
-            self._run_between()
-            self._residents.collect()
-            if rows := self._take():
-                self._serve(rows)
-                self._residents.collect()
+            while self._between:
+                self._between.popleft()()
+            with self._changed:
+                works = self._prepare()
+            for network, own in _by_network(works).items():
+                self._serve(network, own)
         with self._changed:
-            self._run_between()
-            error = SamplingError("the sampler stopped before the request was served")
-            self._fail({row.ticket for row in self._waiting}, error)
-            self._waiting.clear()
+            while self._between:
+                self._between.popleft()()
+            rows = [*self._schedule.queue, *self._placed()]
+        self._fail({row.ticket for row in rows}, SamplingError("the sampler stopped before the request was served"))
 
     def _wait(self) -> bool:
         with self._changed:
-            while not (self._stopping or self._waiting or self._between):
+            schedule = self._schedule
+            while not (
+                self._stopping or len(schedule.queue) or schedule.running or self._between or self._closed_early
+            ):
                 self._changed.wait()
             return not self._stopping
 
-    def _run_between(self) -> None:
-        while self._between:
-            self._between.popleft()()
+    def _prepare(self) -> list[Work]:
+        """Drop what nobody waits for, then plan."""
+        schedule = self._schedule
+        if self._closed_early:
+            self._closed_early = False
+            for row in schedule.running:
+                row.followers = [follower for follower in row.followers if not follower.ticket.closed]
+            for row in [row for row in schedule.running if row.ticket.closed]:
+                schedule.release(row)
+            schedule.queue.drop(lambda row: row.ticket.closed)
+        for resident in self._residents.collect():
+            schedule.memory.forget(resident)
+        return schedule.plan()
 
-    def _take(self) -> list[Row]:
-        """The rows of the next batch, in order of arrival, all of the first one's network and party."""
-        taken: list[Row] = []
-        passed: list[Row] = []
-        prompts: set[PromptKey] = set()
-        longest = 0
-        with self._changed:
-            while self._waiting and len(taken) < self._max_batch:
-                row = self._waiting.popleft()
-                if row.ticket.closed:
-                    continue
-                if taken and not _may_share(row, taken[0]):
-                    passed.append(row)
-                    continue
-                prompt = row.ticket.request.prompt
-                distinct = len(prompts) + (prompt_key(row) not in prompts)
-                if taken and distinct * max(longest, len(prompt)) > self._max_prefill:
-                    passed.append(row)
-                    break
-                taken.append(row)
-                prompts.add(prompt_key(row))
-                longest = max(longest, len(prompt))
-            self._waiting.extendleft(reversed(passed))
-        return taken
+    def _placed(self) -> list[Row]:
+        return [entry for row in self._schedule.running for entry in (row, *row.followers)]
 
-    def _serve(self, rows: list[Row]) -> None:
-        batch: Batch | None = None
+    def _serve(self, network: Network, works: list[Work]) -> None:
         began = time.perf_counter()
-        self._serving = True
         try:
-            batch = Batch(rows[0].ticket.resident.network, rows)
-            while batch.live:
-                live = batch.live
-                finished = batch.step()
-                self._steps += 1
-                self._live_steps += live
-                self._generated += live
-                if finished:
-                    self._finish(finished)
-                if self._closed_early:
-                    self._closed_early = False
-                    batch.drop_unwanted()
-                if self._between:
-                    self._run_between()
-                if self._stopping:
-                    break
-            self._prefilled += batch.prefilled
-        except Exception as error:  # a failing batch (out of memory, a broken adapter) must not end the engine
-            logger.exception("a batch of %d rows failed", len(rows))
-            failure = SamplingError(f"the batch failed: {type(error).__name__}: {error}")
+            outcome = self._steps.run(network, works, self._schedule)
+        except Exception as error:  # a failing step (out of memory, a broken adapter) must not end the engine
+            logger.exception("a step of %d rows failed", len(works))
+            failure = SamplingError(f"the step failed: {type(error).__name__}: {error}")
             failure.__cause__ = error
-            self._fail({row.ticket for row in rows}, failure)
-        finally:
-            self._busy += time.perf_counter() - began
-            self._serving = False
-        if self._stopping and batch is not None and batch.live:
-            self._fail({row.ticket for row in batch.rows()}, SamplingError("the sampler stopped amid the request"))
+            with self._changed:
+                tickets = {entry.ticket for work in works for entry in (work.row, *work.row.followers)}
+                for row in [row for row in self._schedule.running if row.ticket in tickets]:
+                    self._schedule.release(row, broken=True)
+            self._fail(tickets, failure)
+            return
+        self._take(outcome)
+        self._meter.step(began, prefilled=outcome.prefilled, drawn=len(outcome.rows))
 
-    def _finish(self, finished: list[Row]) -> None:
-        # decoding takes a while; the lock is only for what other threads see
-        samples = [None if row.end is None else row.sample(self._text) for row in finished]
+    def _take(self, outcome: Outcome) -> None:
+        now = time.perf_counter()
+        finished: list[tuple[Row, Sample | None]] = []
+        told: list[Progress] = []
+        if outcome.drawn is not None:
+            drawn = outcome.drawn
+            for row, token, logprob, tops in zip(outcome.rows, drawn.tokens, drawn.logprobs, drawn.tops, strict=True):
+                ticket = row.ticket
+                if row.drawn:
+                    self._meter.between.append(now - row.drawn_at)
+                elif not row.index:
+                    self._meter.first.append(now - ticket.arrived)
+                row.drawn_at = now
+                done = row.take(token, logprob)
+                if tops:
+                    row.tops.append(tops)
+                if ticket.streams and row.drawn:
+                    told.append((ticket, SampledToken(index=row.index, token=token, logprob=logprob)))
+                if done:
+                    finished.append((row, None if row.end is None else row.sample(self._text)))
+        for row in outcome.scored:
+            row.end = TurnEnd.LENGTH
+            finished.append((row, Sample(tokens=(), logprobs=(), end=TurnEnd.LENGTH, text="")))
+        if told and self._progress is not None:
+            self._progress(told)
+        if finished:
+            self._finish(finished)
+
+    def _finish(self, finished: list[tuple[Row, Sample | None]]) -> None:
         done: list[Answer] = []
         with self._changed:
-            for row, sample in zip(finished, samples, strict=True):
+            for row, sample in finished:
                 ticket = row.ticket
+                self._schedule.release(row, broken=sample is None)
                 if ticket.closed:
                     continue
                 if sample is None:
                     self._close(ticket)
-                    self._failed += 1
+                    self._meter.failed += 1
                     done.append((ticket, SamplingError(f"{ticket.resident.handle} gives logits that are not finite")))
                     continue
                 ticket.samples[row.index] = sample
@@ -345,6 +350,8 @@ class Engine:
                     self._residents.unpin(ticket.resident)
                     self._count_reply(ticket)
                     done.append((ticket, ticket.reply()))
+            for resident in self._residents.collect():
+                self._schedule.memory.forget(resident)
         if done:
             self._answer(done)
 
@@ -353,7 +360,7 @@ class Engine:
             failed = [ticket for ticket in tickets if not ticket.closed]
             for ticket in failed:
                 self._close(ticket)
-            self._failed += len(failed)
+            self._meter.failed += len(failed)
         if failed:
             self._answer([(ticket, error) for ticket in failed])
 
@@ -362,11 +369,17 @@ class Engine:
         self._residents.unpin(ticket.resident)
 
     def _count_reply(self, ticket: Ticket) -> None:
-        self._requests += 1
-        self._samples += len(ticket.samples)
-        self._prompt_tokens += len(ticket.request.prompt)
+        self._meter.answered(
+            ticket.resident.handle,
+            samples=len(ticket.samples),
+            prompt=len(ticket.request.prompt),
+            cached=ticket.cached,
+            generated=sum(len(sample.tokens) for sample in ticket.samples if sample is not None),
+        )
 
 
-def _may_share(row: Row, first: Row) -> bool:
-    """Whether a row may enter a batch that another one began."""
-    return row.ticket.resident.network is first.ticket.resident.network and row.ticket.party is first.ticket.party
+def _by_network(works: Sequence[Work]) -> dict[Network, list[Work]]:
+    found: dict[Network, list[Work]] = {}
+    for work in works:
+        found.setdefault(work.row.ticket.resident.network, []).append(work)
+    return found

@@ -1,109 +1,227 @@
 """What turns token ids into logits: one network per set of weights that can share a forward pass.
 
-Shape suffixes: B rows, T new positions, K positions held and new, V vocabulary.
+Shape suffixes: T rows of a step, W rows whose logits are wanted, V vocabulary.
 """
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
 from tinker_actors.data import ModelInput
-from tinker_actors.models.adapters import Adapter
-from tinker_actors.models.lora import MultiLoraModel
-from tinker_actors.models.vision import Vision
+from tinker_actors.errors import ModelError
+from tinker_actors.kernels import NO_ADAPTER
+from tinker_actors.models.adapters import Adapter, read_adapter
+from tinker_actors.models.vision import TOWER, Vision
+from tinker_actors.sampling.adapter_stacks import Place, plan_tiles, rank_class
+from tinker_actors.sampling.attention import Span, Step, StepHolder, install, runs_of
+from tinker_actors.sampling.kv_pool import KVPool, LayerShape
+from tinker_actors.sampling.linears import Plans, replace_linears
 
 if TYPE_CHECKING:
-    from transformers import DynamicCache, PretrainedConfig, PreTrainedModel
+    from transformers import PretrainedConfig, PreTrainedModel
+
+_LEAST_ROWS = 16  # fewer rows than this are computed otherwise by some products
+_TRIED_TOKENS = 24
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rows:
+    """The active-token matrix of a step.
+
+    Attributes:
+        ids: Token ids.
+        positions: Rotary positions, shape (T,); or (3, T) in a model that reads images.
+        spans: Which sequences the rows belong to, in order.
+        slots: The adapter of each row.
+        wanted: Rows whose logits are wanted.
+        images: The rows as inputs with their images, in order, where images are among them.
+    """
+
+    ids: Sequence[int]
+    positions: Tensor
+    spans: Sequence[Span]
+    slots: Sequence[int]
+    wanted: Sequence[int]
+    images: Sequence[ModelInput] = ()
 
 
 class Network:
-    """A whole model with no adapters: a full-weights snapshot.
+    """A model whose attention reads a pool, and whose rows may each have an adapter of their own.
 
     Attributes:
         vision: How the model takes images; None if it reads none.
         config: The transformers configuration.
         vocab_size: Length of a row of logits.
+        dtype: Of keys and values.
+        layers: What each layer keeps for a token.
+
+    Args:
+        model: Nobody else's; its layers are replaced.
+        vision: The model's.
+
+    Raises:
+        ModelError: The model's attention can't be computed here.
     """
 
     def __init__(self, model: PreTrainedModel, vision: Vision | None = None) -> None:
-        self._model = model
-        self.vision = vision
+        self._model, self.vision = model, vision
         self.config: PretrainedConfig = model.config
         self.vocab_size = int(model.config.get_text_config().vocab_size)
-        # transformers is renaming this argument; the old name warns where the new one exists
-        names = inspect.signature(model.forward).parameters
-        self._cache_name = "cache" if "cache" in names else "past_key_values"
+        self.dtype = next(model.parameters()).dtype
+        self._plans, self._holder = Plans(), StepHolder()
+        self._adapters: dict[int, Place] = {}
+        self._taken: dict[int, set[int]] = {}
+        expected = self._try_original()
+        layers = install(model, self._holder)
+        self._products = replace_linears(model, (TOWER,), self._plans)
+        self.layers = self._try(layers, expected)
 
-    def logits(
-        self,
-        ids_bt: torch.Tensor,
-        *,
-        mask: torch.Tensor | None,
-        positions: torch.Tensor,
-        cache: DynamicCache,
-        slots: Sequence[int],
-        images: Sequence[ModelInput] = (),
-    ) -> torch.Tensor:
-        """Logits after the last new position of each row, shape (B, V).
+    @property
+    def merges(self) -> bool:
+        """Whether sequences may share an attention call: not where scores are capped, which takes another product."""
+        text = self.config.get_text_config()
+        return getattr(text, "attn_logit_softcapping", None) is None
 
-        Args:
-            ids_bt: New token ids, padded on the left.
-            mask: 1 for real positions, 0 for padding, shape (B, K); None if there is no padding.
-            positions: Position of each new token in its own row, shape (B, T); or (3, B, T) in a model that
-                reads images.
-            cache: Keys and values of the positions held; the new ones are added.
-            slots: Which adapter answers each row; of no meaning here.
-            images: The new positions of all rows, if images are among them.
+    @property
+    def resident(self) -> int:
+        """How many adapters are held."""
+        return len(self._adapters)
+
+    def read(self, path: Path) -> Adapter:
+        """Read a PEFT directory; may run beside a forward pass.
+
+        Raises:
+            ModelError: It is no LoRA adapter of this base.
         """
-        del slots
-        extra = self.vision.arguments(self._model, images) if self.vision is not None and images else {}
-        output = self._model(
-            input_ids=ids_bt,
-            attention_mask=mask,
-            position_ids=positions,
-            use_cache=True,
-            logits_to_keep=1,
-            **{self._cache_name: cache},
-            **extra,
-        )
-        logits_bv = output.logits[:, -1]
-        return logits_bv if self.vision is None else self.vision.suppress(logits_bv)
+        shapes = {path: (product.inputs, product.outputs[number]) for path, (product, number) in self._products.items()}
+        heads = [path for path, (product, _) in self._products.items() if product.is_head]
+        return read_adapter(path, shapes, head=heads[0] if heads else None)
 
+    def place(self, adapter: Adapter) -> int:
+        """Install an adapter and return its slot.
 
-class LoraNetwork(Network):
-    """One base model with a slot for each LoRA snapshot; rows of any slots mix in one forward pass."""
+        Raises:
+            ModelError: It adapts a layer that can't be adapted here.
+        """
+        if unknown := [path for path in adapter.weights if path not in self._products]:
+            raise ModelError(f"{adapter.path} adapts {unknown[0]}, which is not an adaptable layer here")
+        rank = rank_class(max(weights.a.shape[0] for weights in adapter.weights.values()))
+        taken = self._taken.setdefault(rank, set())
+        index = next(number for number in range(len(taken) + 1) if number not in taken)
+        place = Place(rank, index)
+        parts: dict[int, list[tuple[Tensor, Tensor, float] | None]] = {}
+        for path, (product, number) in self._products.items():
+            own = parts.setdefault(id(product), [None] * len(product.outputs))
+            if (weights := adapter.weights.get(path)) is not None:
+                own[number] = (weights.a, weights.b, weights.scale)
+        for product in {id(product): product for product, _ in self._products.values()}.values():
+            product.stacks.put(place, parts[id(product)])
+        taken.add(index)
+        slot = next(number for number in range(len(self._adapters) + 1) if number not in self._adapters)
+        self._adapters[slot] = place
+        return slot
 
-    def __init__(self, skeleton: PreTrainedModel, vision: Vision | None = None) -> None:
-        super().__init__(skeleton, vision)
-        self._lora = MultiLoraModel(skeleton)
-
-    def load(self, path: Path | Adapter) -> int:
-        """Load a PEFT directory, or an adapter as one was read from it, and return its slot.
+    def load(self, path: Path) -> int:
+        """Read and install a PEFT directory and return its slot.
 
         Raises:
             ModelError: It is no LoRA adapter of this base; nothing has changed then.
         """
-        return self._lora.load(path)
+        return self.place(self.read(path))
 
     def unload(self, slot: int) -> None:
         """Free a slot that no row uses any more."""
-        self._lora.unload(slot)
+        place = self._adapters.pop(slot)
+        self._taken[place.rank].discard(place.index)
+        for product in {id(product): product for product, _ in self._products.values()}.values():
+            product.stacks.clear(place)
 
-    def logits(
-        self,
-        ids_bt: torch.Tensor,
-        *,
-        mask: torch.Tensor | None,
-        positions: torch.Tensor,
-        cache: DynamicCache,
-        slots: Sequence[int],
-        images: Sequence[ModelInput] = (),
-    ) -> torch.Tensor:
-        """As for `Network`, each row answered by the adapter in its slot."""
-        with self._lora.using(slots, tokens_per_row=ids_bt.shape[1]):
-            return super().logits(ids_bt, mask=mask, positions=positions, cache=cache, slots=slots, images=images)
+    def logits(self, rows: Rows, pool: KVPool) -> Tensor:
+        """Compute a step; the keys and values of its rows are in the pool afterwards.
+
+        Returns:
+            Logits of the wanted rows, shape (W, V).
+        """
+        count = len(rows.ids)
+        padding = max(0, _LEAST_ROWS - count)
+        wanted = list(rows.wanted)
+        some = wanted + [len(rows.ids) + padding - 1] * max(0, _LEAST_ROWS - len(wanted))
+        places = [span.start + span.held + number for span in rows.spans for number in range(span.count)]
+        slots = [*rows.slots, *([NO_ADAPTER] * padding)]
+        if self._adapters:
+            self._plans.tiles = plan_tiles(slots, self._adapters)
+            self._plans.head = plan_tiles([slots[row] for row in some], self._adapters)
+        self._holder.step = Step(
+            pool=pool,
+            places_t=torch.tensor(places),
+            runs=runs_of(rows.spans, merge=self.merges),
+            rows=count,
+        )
+        positions = torch.nn.functional.pad(rows.positions, (0, padding))
+        extra = self.vision.arguments(self._model, rows.images) if self.vision is not None and rows.images else {}
+        try:
+            logits_wv = self._forward([*rows.ids, *([0] * padding)], positions, torch.tensor(some), extra)
+        finally:
+            self._holder.step, self._plans.tiles, self._plans.head = None, [], []
+        logits_wv = logits_wv[: len(wanted)]
+        return logits_wv if self.vision is None else self.vision.suppress(logits_wv)
+
+    def _forward(self, ids: list[int], positions: Tensor, keep: Tensor, extra: dict[str, object]) -> Tensor:
+        output = self._model(
+            input_ids=torch.tensor([ids]),
+            position_ids=positions[:, None] if positions.dim() == 2 else positions[None],
+            use_cache=False,
+            logits_to_keep=keep,
+            **extra,
+        )
+        return output.logits[0]
+
+    def _positions(self) -> Tensor:
+        positions = torch.arange(_TRIED_TOKENS)
+        return positions if self.vision is None else positions.expand(3, -1)
+
+    def _try_original(self) -> Tensor:
+        with torch.inference_mode():
+            return self._forward(self._ids(), self._positions(), torch.arange(_TRIED_TOKENS), {})
+
+    def _ids(self) -> list[int]:
+        return [(7 * number + 3) % min(self.vocab_size, 64) for number in range(_TRIED_TOKENS)]
+
+    def _try(self, count: int, expected: Tensor) -> tuple[LayerShape, ...]:
+        """Find what the layers keep, and compare with the model as transformers computes it."""
+        found = self._holder.shapes = {}
+        text = self.config.get_text_config()
+        heads = int(getattr(text, "num_key_value_heads", None) or text.num_attention_heads)
+        width = int(getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads)
+        layers = [LayerShape(heads=heads, key_width=width, value_width=width)] * count
+        rows = Rows(
+            ids=self._ids(),
+            positions=self._positions(),
+            spans=[Span(start=0, size=32, held=0, count=_TRIED_TOKENS)],
+            slots=[NO_ADAPTER] * _TRIED_TOKENS,
+            wanted=range(_TRIED_TOKENS),
+        )
+        vision, name = self.vision, type(self._model).__name__
+        self.vision = None
+        try:
+            with torch.inference_mode():
+                logits = self.logits(rows, KVPool(layers, 32, self.dtype))
+        except (RuntimeError, IndexError) as error:
+            raise ModelError(f"{name} can't be sampled from here: its layers differ in keys and values") from error
+        finally:
+            self.vision, self._holder.shapes = vision, None
+        expected = expected.float()
+        whole = expected.isfinite()  # weights that give no finite logits fail their requests, not their loading
+        bound = (1e-4 if self.dtype == torch.float32 else 0.1) * float(
+            expected[whole].abs().sum().div(max(1, int(whole.sum()))) * 10
+        )
+        same = not whole.any() or float((logits.float() - expected)[whole].abs().max()) <= bound
+        if sorted(found) != list(range(count)) or not same:
+            raise ModelError(f"{name} can't be sampled from here: its attention gives other logits than transformers'")
+        return tuple(layers)

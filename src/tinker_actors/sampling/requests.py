@@ -19,6 +19,22 @@ from tinker_actors.data import ImageChunk, ModelInput, TurnEnd
 from tinker_actors.errors import DataError, SamplingError
 
 _SEEDS = 2**64
+_MOST_LOGPROBS = 1000
+
+
+class Overloaded(SamplingError):  # noqa: N818 - it is a state, and names what the asker is told
+    """The sampler has more waiting than it accepts; the request was not taken.
+
+    Attributes:
+        retry_after: Seconds after which there is probably room.
+    """
+
+    def __init__(self, message: str, retry_after: float = 1.0) -> None:
+        super().__init__(message, retry_after)
+        self.retry_after = retry_after
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 class InvalidRequestError(SamplingError, ValueError):
@@ -34,20 +50,36 @@ class SamplingParams:
         temperature: Divisor of the logits. 0 is greedy: the most likely token, with its log-prob at temperature 1.
         top_p: Nucleus: the smallest set of most likely tokens whose mass reaches it, in (0, 1]; 1 is off.
         top_k: Only the k most likely tokens, the lower id first among equals; -1 is off.
+        min_p: Only tokens at least this fraction as likely as the most likely one, in [0, 1]; 0 is off.
+        repetition_penalty: Divides the positive logits, and multiplies the negative ones, of tokens that the prompt or
+            the sample holds; above 0, 1 is off.
+        presence_penalty: Subtracted from the logit of each token that the sample holds; 0 is off.
+        frequency_penalty: The same, times how often the sample holds it; 0 is off.
+        logit_bias: Pairs of a token id and what is added to its logit.
         stop: Strings and token ids that end a sample. A string is sought in the sampled text, which leaves out special
             tokens; one that spells a special token stands for that token.
         default_stops: Whether the tokenizer's own stop ids (end of text, end of turn) end a sample too.
         seed: In [0, 2**64). The same seed, prompt and snapshot give the same samples, whatever shares the batch and
             whichever sampler serves them. None draws a fresh seed, which the reply names.
+        logprobs: How many of the most likely tokens come with each sampled one, in [0, 1000].
+        grammar: What the sampled text must be, as a grammar of the package llguidance (`grammars.json_schema` and
+            `grammars.regex` make them); None for anything.
     """
 
     max_tokens: int = 16
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = -1
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
     stop: tuple[str | int, ...] = ()
     default_stops: bool = True
     seed: int | None = None
+    logprobs: int = 0
+    grammar: str | None = None
 
     def __post_init__(self) -> None:
         _require(_is_int(self.max_tokens) and self.max_tokens >= 1, "max_tokens", self.max_tokens, "an integer >= 1")
@@ -56,6 +88,22 @@ class SamplingParams:
         _require(_is_number(self.top_p) and 0 < self.top_p <= 1, "top_p", self.top_p, "a number in (0, 1] (1 is off)")
         candidates = _is_int(self.top_k) and (self.top_k == -1 or self.top_k >= 1)
         _require(candidates, "top_k", self.top_k, "an integer >= 1, or -1 (off)")
+        fraction = _is_number(self.min_p) and 0 <= self.min_p <= 1
+        _require(fraction, "min_p", self.min_p, "a number in [0, 1] (0 is off)")
+        positive = _is_finite(self.repetition_penalty) and self.repetition_penalty > 0
+        _require(positive, "repetition_penalty", self.repetition_penalty, "a finite number > 0 (1 is off)")
+        for name in ("presence_penalty", "frequency_penalty"):
+            _require(_is_finite(getattr(self, name)), name, getattr(self, name), "a finite number (0 is off)")
+        _require(isinstance(self.logit_bias, tuple), "logit_bias", self.logit_bias, "a tuple of (token id, number)")
+        for position, pair in enumerate(self.logit_bias):
+            right = isinstance(pair, tuple) and len(pair) == 2 and _is_int(pair[0]) and pair[0] >= 0
+            _require(
+                right and _is_finite(pair[1]), f"logit_bias[{position}]", pair, "(a token id >= 0, a finite number)"
+            )
+        counted = _is_int(self.logprobs) and 0 <= self.logprobs <= _MOST_LOGPROBS
+        _require(counted, "logprobs", self.logprobs, f"an integer in [0, {_MOST_LOGPROBS}]")
+        written = self.grammar is None or (isinstance(self.grammar, str) and bool(self.grammar))
+        _require(written, "grammar", self.grammar, "None or a grammar")
         _require(isinstance(self.stop, tuple), "stop", self.stop, "a tuple of strings and token ids")
         for position, entry in enumerate(self.stop):
             right = bool(entry) if isinstance(entry, str) else _is_int(entry) and entry >= 0
@@ -67,6 +115,17 @@ class SamplingParams:
     def greedy(self) -> bool:
         """Whether every token is the most likely one."""
         return self.temperature == 0
+
+    @property
+    def truncates(self) -> bool:
+        """Whether some tokens that the policy might have said are left out."""
+        return self.top_k > 0 or self.top_p < 1 or self.min_p > 0 or self.grammar is not None
+
+    @property
+    def biases(self) -> bool:
+        """Whether logits are changed before the temperature."""
+        changed = (self.repetition_penalty != 1, self.presence_penalty, self.frequency_penalty, self.logit_bias)
+        return any(changed)
 
     @property
     def stop_strings(self) -> tuple[str, ...]:
@@ -90,6 +149,11 @@ class SamplingRequest:
         params: How to sample.
         num_samples: How many independent samples; they share the prompt's computation.
         images: The images that the prompt's placeholders stand for, in order.
+        prompt_logprobs: Whether the reply has the log-prob of each prompt token after the first.
+        targets: Tokens to score: the reply has the log-prob of each, given the prompt and those before it. Nothing is
+            sampled then.
+        priority: Requests of a higher one go first, and take the place of running ones where memory is short.
+        job: Whose request it is: jobs share the sampler fairly. Without one, each snapshot counts as a job.
     """
 
     prompt: tuple[int, ...]
@@ -97,9 +161,19 @@ class SamplingRequest:
     params: SamplingParams = field(default_factory=SamplingParams)
     num_samples: int = 1
     images: tuple[ImageChunk, ...] = ()
+    prompt_logprobs: bool = False
+    targets: tuple[int, ...] = ()
+    priority: int = 0
+    job: str = ""
 
     def __post_init__(self) -> None:
         require_tokens("prompt", self.prompt)
+        require_tokens("targets", self.targets)
+        _require(_is_int(self.priority), "priority", self.priority, "an integer")
+        _require(isinstance(self.job, str), "job", self.job, "a string")
+        _require(isinstance(self.prompt_logprobs, bool), "prompt_logprobs", self.prompt_logprobs, "True or False")
+        if self.targets:
+            _require(self.num_samples == 1, "num_samples", self.num_samples, "1, as targets are scored once,")
         _require(len(self.prompt) > 0, "prompt", self.prompt, "at least one token id")
         _require(isinstance(self.snapshot, str) and bool(self.snapshot), "snapshot", self.snapshot, "a handle")
         _require(isinstance(self.params, SamplingParams), "params", self.params, "SamplingParams")
@@ -128,12 +202,14 @@ class Sample:
             top-k and top-p), shape (len(tokens),).
         end: `STOP`, `LENGTH` or `CONTEXT_OVERFLOW`.
         text: The tokens as text, without special tokens and the stop token, cut before the stop string that ended it.
+        top_logprobs: For each token the most likely ones at its place with their log-probs, as many as were asked for.
     """
 
     tokens: tuple[int, ...]
     logprobs: tuple[float, ...]
     end: TurnEnd
     text: str
+    top_logprobs: tuple[tuple[tuple[int, float], ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,6 +222,10 @@ class SamplingReply:
         snapshot_step: Update steps that the snapshot had behind it.
         prompt_tokens: Length of the prompt.
         seed: The request's seed, or the fresh one if it had none: asking again with it gives the same samples.
+        prompt_logprobs: Of the prompt's tokens after the first, at temperature 1, shape (prompt_tokens - 1,); empty if
+            not asked for.
+        target_logprobs: Of the targets, at the request's temperature and nothing else, shape (targets,).
+        cached_tokens: Prompt tokens that needn't be computed: their keys and values were there.
     """
 
     samples: tuple[Sample, ...]
@@ -153,44 +233,24 @@ class SamplingReply:
     snapshot_step: int
     prompt_tokens: int
     seed: int
+    prompt_logprobs: tuple[float, ...] = ()
+    target_logprobs: tuple[float, ...] = ()
+    cached_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SamplerStats:
-    """What a sampler has done since it started. Counts only grow.
+class SampledToken:
+    """One token of a request that is streamed.
 
     Attributes:
-        requests: Requests answered with samples.
-        failed: Requests that ended in an error.
-        cancelled: Requests whose asker went away.
-        samples: Samples delivered.
-        prompt_tokens: Prompt tokens of answered requests.
-        prefilled_tokens: Prompt tokens computed; fewer than `prompt_tokens` where samples shared a prompt.
-        generated_tokens: Tokens drawn.
-        steps: Forward passes; each drew one token for every live row of its batch.
-        busy_seconds: Time spent computing.
-        occupancy: Mean number of live rows per step, 0 before the first.
-        waiting: Rows that wait for a batch now.
-        snapshots: Handles that are loaded now, in the order of their loading.
+        index: The sample's index.
+        token: The token id.
+        logprob: As in `Sample.logprobs`.
     """
 
-    requests: int
-    failed: int
-    cancelled: int
-    samples: int
-    prompt_tokens: int
-    prefilled_tokens: int
-    generated_tokens: int
-    steps: int
-    busy_seconds: float
-    occupancy: float
-    waiting: int
-    snapshots: tuple[str, ...]
-
-    @property
-    def tokens_per_second(self) -> float:
-        """Generated tokens per busy second, prefill included in the time; 0 before the first."""
-        return self.generated_tokens / self.busy_seconds if self.busy_seconds else 0.0
+    index: int
+    token: int
+    logprob: float
 
 
 def require_tokens(field: str, tokens: Sequence[int]) -> None:
@@ -212,6 +272,10 @@ def _require(right: bool, field: str, value: object, needed: str) -> None:
 
 def _is_int(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_finite(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def _is_number(value: object) -> bool:

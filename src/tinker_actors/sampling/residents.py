@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from tinker_actors.errors import PolicyError, UnknownPolicyError
 from tinker_actors.models.adapters import Adapter
@@ -15,7 +14,7 @@ from tinker_actors.models.lent import LentWeights, lent_model
 from tinker_actors.models.vision import Vision
 from tinker_actors.policies import Handle, Snapshot, SnapshotStore
 from tinker_actors.policies.handover import handed_over
-from tinker_actors.sampling.networks import LoraNetwork, Network
+from tinker_actors.sampling.networks import Network
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -45,13 +44,13 @@ class Checked:
 
     Attributes:
         snapshot: The snapshot.
-        adapter: Its directory, or the adapter itself if it was published in this process.
+        adapter: The weights of an adapter, as read or as published in this process; None for full weights.
         network: The loaded model of a full-weights snapshot; None for an adapter.
         lent: Weights that were published in this process, if they are.
     """
 
     snapshot: Snapshot
-    adapter: Path | Adapter
+    adapter: Adapter | None
     network: Network | None
     lent: LentWeights | None = None
 
@@ -59,16 +58,20 @@ class Checked:
 class Residents:
     """All snapshots loaded in one sampler, by handle.
 
-    `check` may run in any thread; `replace` and `collect` must run in the thread that computes, `replace` between two
-    steps and `collect` between two batches.
+    `check` may run in any thread; `replace` and `collect` must run in the thread that computes, between two steps.
     """
 
     def __init__(self, *, base: BaseModel, store: SnapshotStore) -> None:
         self._base, self._store = base, store
-        self._lora = LoraNetwork(base.skeleton(), base.vision)
+        self._lora = Network(base.skeleton(), base.vision)
         self._by_handle: dict[str, Resident] = {}
         self._leaving: list[Resident] = []
         self._lock = threading.Lock()
+
+    @property
+    def network(self) -> Network:
+        """The base model with its adapters."""
+        return self._lora
 
     @property
     def vision(self) -> Vision | None:
@@ -142,14 +145,15 @@ class Residents:
                 self._by_handle[handle] = fresh[handle] if handle in fresh else before[handle]
             self._leaving += [resident for handle, resident in before.items() if handle not in self._by_handle]
 
-    def collect(self) -> None:
-        """Free the snapshots that were released and that no request runs on any more."""
+    def collect(self) -> list[Resident]:
+        """Free the snapshots that were released and that no request runs on any more; which they were."""
         if not self._leaving:
-            return
+            return []
         with self._lock:
             gone = [resident for resident in self._leaving if not resident.pins]
             self._leaving = [resident for resident in self._leaving if resident.pins]
         self._unload(gone)
+        return gone
 
     def _check(self, handle: str) -> Checked:
         Handle.parse(handle, kind="sampler_weights")
@@ -161,19 +165,19 @@ class Residents:
             if lent.adapter is not None:
                 return Checked(snapshot=snapshot, adapter=lent.adapter, network=None, lent=lent)
             network = Network(lent_model(self._base, lent), self._base.vision)
-            return Checked(snapshot=snapshot, adapter=Path(snapshot.path), network=network, lent=lent)
+            return Checked(snapshot=snapshot, adapter=None, network=network, lent=lent)
         folder = self._store.fetch(snapshot)
         if snapshot.kind == "lora":
-            return Checked(snapshot=snapshot, adapter=folder, network=None)
+            return Checked(snapshot=snapshot, adapter=self._lora.read(folder), network=None)
         model = load_directory(folder, self._base.dtype).eval().requires_grad_(False)
         network = Network(model, self._base.vision)
         if network.vocab_size != self.vocab_size:
             raise PolicyError(f"{handle} has {network.vocab_size} logits; {self._base.name} has {self.vocab_size}")
-        return Checked(snapshot=snapshot, adapter=folder, network=network)
+        return Checked(snapshot=snapshot, adapter=None, network=network)
 
     def _place(self, entry: Checked) -> Resident:
         snapshot, network = entry.snapshot, entry.network
-        slot = self._lora.load(entry.adapter) if network is None else 0
+        slot = 0 if entry.adapter is None else self._lora.place(entry.adapter)
         return Resident(
             handle=snapshot.handle, step=snapshot.step, network=network or self._lora, slot=slot, lent=entry.lent
         )

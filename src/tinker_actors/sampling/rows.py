@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import math
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from tinker_actors.data import TurnEnd
+from tinker_actors.data import ImageChunk, TurnEnd
+from tinker_actors.sampling.prefixes import Stretch
 from tinker_actors.sampling.requests import Sample, SamplingReply, SamplingRequest
 from tinker_actors.sampling.stops import Decoder, StopStrings, cut_at_stop
 
 if TYPE_CHECKING:
+    import torch
+
     from tinker_actors.sampling.residents import Resident
 
 
@@ -24,9 +29,12 @@ class Ticket:
         seed: The request's seed, or a fresh one.
         samples: Done so far, by sample index.
         missing: How many samples are not done.
+        streams: Whether its tokens are told as they are drawn.
+        arrived: When it was submitted, by `time.perf_counter`.
         closed: Whether nobody waits for it any more: answered, failed or cancelled.
-        party: What it shares batches with: requests that were submitted together have one object in common and no
-            other request enters their batches; None for those that were submitted one by one.
+        begun: Whether one of its samples ever had a place.
+        cached: Prompt tokens that needn't be computed for its first sample.
+        scored: Log-probs of the tokens of prompt and targets after the first, as far as they are known.
     """
 
     request: SamplingRequest
@@ -34,17 +42,35 @@ class Ticket:
     seed: int
     samples: list[Sample | None]
     missing: int
+    streams: bool = False
+    arrived: float = field(default_factory=time.perf_counter)
     closed: bool = False
-    party: object | None = None
+    begun: bool = False
+    cached: int = 0
+    scored: list[float] = field(default_factory=list[float])
+
+    @property
+    def lane(self) -> str:
+        """Whose share of the sampler it takes."""
+        return self.request.job or self.resident.handle
+
+    @property
+    def scores(self) -> bool:
+        """Whether log-probs of given tokens are wanted."""
+        return self.request.prompt_logprobs or bool(self.request.targets)
 
     def reply(self) -> SamplingReply:
         """The answer, once no sample is missing."""
+        prompt = len(self.request.prompt)
         return SamplingReply(
             samples=tuple(sample for sample in self.samples if sample is not None),
             snapshot=self.resident.handle,
             snapshot_step=self.resident.step,
-            prompt_tokens=len(self.request.prompt),
+            prompt_tokens=prompt,
             seed=self.seed,
+            prompt_logprobs=tuple(self.scored[: prompt - 1]) if self.request.prompt_logprobs else (),
+            target_logprobs=tuple(self.scored[prompt - 1 :]) if self.request.targets else (),
+            cached_tokens=self.cached,
         )
 
 
@@ -55,12 +81,21 @@ class Row:
     Attributes:
         ticket: The request that it belongs to.
         index: The sample's index within its request.
-        limit: How many tokens may be drawn, at least 1.
+        limit: How many tokens may be drawn; 0 where targets are scored.
         limit_end: How the sample ends when the limit is reached.
         stop_ids: Tokens that end it.
         stop_strings: Watches the text; None without stop strings.
-        tokens: Drawn so far.
-        logprobs: Of `tokens`.
+        sequence: Prompt, targets and what was drawn.
+        given: How many of them were given.
+        images: The prompt's, by position.
+        logprobs: Of the tokens drawn.
+        tops: The most likely tokens at each of their places.
+        stretch: Where its keys and values are; None while it waits.
+        followers: Rows of the same prompt that take over its keys and values once all are computed.
+        number: When it last got its place, by order.
+        grammar: What constrains it.
+        positions: Rotary positions of what was given, shape (3, given + 1), in a model that reads images.
+        drawn_at: When its last token was drawn.
         end: How the sample ended; None while it goes on, or if its logits were not finite.
     """
 
@@ -70,25 +105,46 @@ class Row:
     limit_end: TurnEnd
     stop_ids: frozenset[int]
     stop_strings: StopStrings | None
-    tokens: list[int] = field(default_factory=list[int])
+    sequence: list[int]
+    given: int
+    images: Sequence[tuple[int, ImageChunk]] = ()
     logprobs: list[float] = field(default_factory=list[float])
+    tops: list[tuple[tuple[int, float], ...]] = field(default_factory=list[tuple[tuple[int, float], ...]])
+    stretch: Stretch | None = None
+    followers: list[Row] = field(default_factory=list["Row"])
+    number: int = 0
+    grammar: Any = None
+    positions: torch.Tensor | None = None
+    drawn_at: float = 0.0
     end: TurnEnd | None = None
 
     @property
-    def slot(self) -> int:
-        """Which adapter of its network samples it."""
-        return self.ticket.resident.slot
+    def tokens(self) -> list[int]:
+        """What was drawn."""
+        return self.sequence[self.given :]
+
+    @property
+    def drawn(self) -> int:
+        """How many tokens were drawn."""
+        return len(self.sequence) - self.given
+
+    @property
+    def pending(self) -> int:
+        """Tokens that are not computed; one while it draws."""
+        return len(self.sequence) - (self.stretch.held if self.stretch is not None else 0)
 
     def take(self, token: int, logprob: float) -> bool:
         """Add a drawn token; whether the row is done."""
         if not math.isfinite(logprob):
             return True
-        self.tokens.append(token)
+        self.sequence.append(token)
         self.logprobs.append(logprob)
         if token in self.stop_ids or (self.stop_strings is not None and self.stop_strings.push(token)):
             self.end = TurnEnd.STOP
-        elif len(self.tokens) >= self.limit:
+        elif self.drawn >= self.limit:
             self.end = self.limit_end
+        elif self.grammar is not None and self.grammar.advance(token):
+            self.end = TurnEnd.STOP
         return self.end is not None
 
     def sample(self, decoder: Decoder) -> Sample:
@@ -98,23 +154,35 @@ class Row:
         text = decoder.decode(tokens[:-1] if tokens and tokens[-1] in self.stop_ids else tokens)
         if self.stop_strings is not None and self.end is TurnEnd.STOP:
             text = cut_at_stop(text, self.ticket.request.params.stop_strings)
-        return Sample(tokens=tokens, logprobs=tuple(self.logprobs), end=self.end, text=text)
+        return Sample(
+            tokens=tokens, logprobs=tuple(self.logprobs), end=self.end, text=text, top_logprobs=tuple(self.tops)
+        )
 
 
 def rows_of(ticket: Ticket, *, context_length: int, stop_ids: frozenset[int], decoder: Decoder) -> list[Row]:
-    """The rows of a request whose prompt leaves room for at least one token."""
-    params = ticket.request.params
-    room = context_length - len(ticket.request.prompt)
-    overflows = room < params.max_tokens
+    """The rows of a request whose prompt leaves room for at least one token, or whose targets fit."""
+    request = ticket.request
+    params, given = request.params, (*request.prompt, *request.targets)
+    room = 0 if request.targets else context_length - len(given)
+    overflows = room < params.max_tokens and not request.targets
     strings = params.stop_strings
+    images: list[tuple[int, ImageChunk]] = []
+    start = 0
+    for chunk in request.input.chunks if request.images else ():
+        if isinstance(chunk, ImageChunk):
+            images.append((start, chunk))
+        start += len(chunk)
     return [
         Row(
             ticket=ticket,
             index=index,
-            limit=room if overflows else params.max_tokens,
+            limit=min(room, params.max_tokens),
             limit_end=TurnEnd.CONTEXT_OVERFLOW if overflows else TurnEnd.LENGTH,
             stop_ids=stop_ids,
             stop_strings=StopStrings(decoder, strings) if strings else None,
+            sequence=list(given),
+            given=len(given),
+            images=images,
         )
-        for index in range(ticket.request.num_samples)
+        for index in range(request.num_samples)
     ]

@@ -11,8 +11,9 @@ from tinker_actors.errors import ConfigError, PolicyError, SamplingError
 from tinker_actors.models.base import load_base
 from tinker_actors.models.catalogue import load_tokenizer
 from tinker_actors.policies import SnapshotStore
-from tinker_actors.sampling.engine import Answer, Engine
-from tinker_actors.sampling.requests import SamplerStats, SamplingReply, SamplingRequest
+from tinker_actors.sampling.engine import Answer, Engine, Progress
+from tinker_actors.sampling.metrics import SamplerStats
+from tinker_actors.sampling.requests import SampledToken, SamplingReply, SamplingRequest
 from tinker_actors.sampling.residents import Residents
 from tinker_actors.sampling.rows import Ticket
 
@@ -24,7 +25,7 @@ class Sampler(Actor):
     """Samples from any number of snapshots over one base model.
 
     Snapshots load and leave only by `refresh`. A request for one that isn't loaded is refused: the base model is never
-    served instead. `sample` runs concurrently: what is asked while a batch runs forms the next one.
+    served instead. `sample` runs concurrently: what is asked joins the running batch at its next step.
     """
 
     def __init__(
@@ -33,7 +34,11 @@ class Sampler(Actor):
         base_model: str,
         store: str,
         max_batch: int = 256,
+        max_step_tokens: int = 512,
+        max_waiting: int = 65_536,
         context_length: int | None = None,
+        kv_memory: int = 2**30,
+        prefix_caching: bool = True,
         dtype: str = "float32",
         threads: int | None = None,
     ) -> None:
@@ -42,21 +47,41 @@ class Sampler(Actor):
         Args:
             base_model: Name of the base model.
             store: Folder of the snapshot store.
-            max_batch: Samples computed at a time.
+            max_batch: Samples that run at once at most.
+            max_step_tokens: Tokens of one step at most: long prompts are computed in parts beside running samples.
+            max_waiting: Samples that may wait; a request beyond them is refused with `Overloaded`.
             context_length: Longest prompt and reply together, in tokens; None is the base model's own.
+            kv_memory: Bytes for keys and values, running and cached.
+            prefix_caching: Whether finished sequences stay, as memory allows, for prompts that go on from them.
             dtype: The base weights' dtype by name.
             threads: Computing threads; None is 1 for models of less than ten million parameters, else torch's setting.
 
         Raises:
-            ConfigError: `max_batch`, `context_length` or `threads` is not positive.
+            ConfigError: A number is not positive.
         """
-        for name, value in (("max_batch", max_batch), ("context_length", context_length), ("threads", threads)):
+        numbers = {
+            "max_batch": max_batch,
+            "max_step_tokens": max_step_tokens,
+            "max_waiting": max_waiting,
+            "context_length": context_length,
+            "kv_memory": kv_memory,
+            "threads": threads,
+        }
+        for name, value in numbers.items():
             if value is not None and value < 1:
                 raise ConfigError(f"{name} is {value}; an integer >= 1 is needed")
         self._base_model, self._dtype, self._threads = base_model, dtype, threads
         self._store = SnapshotStore(store)
-        self._max_batch, self._context_length = max_batch, context_length
+        self._context_length = context_length
+        self._options = {
+            "max_batch": max_batch,
+            "max_step_tokens": max_step_tokens,
+            "max_waiting": max_waiting,
+            "kv_memory": kv_memory,
+            "prefix_caching": prefix_caching,
+        }
         self._answers: dict[Ticket, asyncio.Future[SamplingReply]] = {}
+        self._streams: dict[Ticket, asyncio.Queue[SampledToken | None]] = {}
 
     async def on_start(self) -> None:
         """Load the base model and start the engine."""
@@ -70,14 +95,15 @@ class Sampler(Actor):
         threads = self._threads
         if threads is None and sum(p.numel() for p in base.model.parameters()) < _SMALL_MODEL:
             threads = 1
-        self._residents = Residents(base=base, store=self._store)
+        self._residents = await asyncio.to_thread(Residents, base=base, store=self._store)
         self._engine = Engine(
             residents=self._residents,
             tokenizer=load_tokenizer(self._base_model),
             context_length=self._context_length or longest,
             answer=self._from_engine,
-            max_batch=self._max_batch,
+            progress=self._progress_from_engine,
             threads=threads,
+            **self._options,
         )
         self._engine.start()
 
@@ -112,11 +138,10 @@ class Sampler(Actor):
             InvalidRequestError: A token id is outside the vocabulary, or an image can't be read.
             ContextOverflowError: The prompt is longer than the context; names both lengths.
             UnknownPolicyError: The snapshot is not loaded.
+            Overloaded: Too much waits already; its `retry_after` says when to ask again.
             SamplingError: The computation failed, or the sampler stopped.
         """
-        if request.images:  # decoding them takes a while
-            await asyncio.to_thread(self._engine.look, request)
-        ticket = self._engine.submit(request)
+        ticket = await self._submit(request)
         if isinstance(ticket, SamplingReply):
             return ticket
         future: asyncio.Future[SamplingReply] = self._loop.create_future()
@@ -130,10 +155,35 @@ class Sampler(Actor):
             del self._answers[ticket]
 
     @concurrent
+    async def sample_tokens(self, request: SamplingRequest) -> AsyncIterator[SampledToken | SamplingReply]:
+        """Sample, telling each token as soon as it is drawn.
+
+        Yields:
+            The tokens of all samples as they come, then the reply that `sample` would have given.
+
+        Raises:
+            SamplingError: As `sample`.
+        """
+        ticket = await self._submit(request, streams=True)
+        if isinstance(ticket, SamplingReply):
+            yield ticket
+            return
+        queue = self._streams[ticket] = asyncio.Queue()
+        future = self._answers[ticket] = self._loop.create_future()
+        future.add_done_callback(lambda _: queue.put_nowait(None))
+        try:
+            while (token := await queue.get()) is not None:
+                yield token
+            yield await future
+        finally:
+            self._engine.cancel(ticket)  # does nothing to one that was answered
+            del self._streams[ticket], self._answers[ticket]
+
+    @concurrent
     async def sample_together(
         self, requests: Sequence[SamplingRequest]
     ) -> AsyncIterator[tuple[tuple[int, SamplingReply | SamplingError | PolicyError], ...]]:
-        """Sample requests in batches that hold them and nothing else, in the order given.
+        """Sample many requests in one ask; each is answered as soon as it is done.
 
         On one machine, with the same base model, snapshots and number of threads, the same requests get the same
         tokens and log-probs to the last bit, whatever else the sampler does.
@@ -167,6 +217,20 @@ class Sampler(Actor):
     async def stats(self) -> SamplerStats:
         """What was done since the start."""
         return self._engine.stats()
+
+    async def _submit(self, request: SamplingRequest, *, streams: bool = False) -> Ticket | SamplingReply:
+        if request.images:  # decoding them takes a while
+            await asyncio.to_thread(self._engine.checks.look, request)
+        return self._engine.submit(request, streams=streams)
+
+    def _progress_from_engine(self, told: Sequence[Progress]) -> None:
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._tell, told)
+
+    def _tell(self, told: Sequence[Progress]) -> None:
+        for ticket, token in told:
+            if (queue := self._streams.get(ticket)) is not None:
+                queue.put_nowait(token)
 
     def _from_engine(self, answers: Sequence[Answer]) -> None:
         # one wake-up of the loop for all requests that a step finished

@@ -1,10 +1,10 @@
-"""From logits to tokens: temperature, top-k and top-p per row, seeded draws, and the log-prob of what was drawn.
+"""From logits to tokens: penalties, temperature and truncation per row, seeded draws, and log-probs of what was drawn.
 
 Each draw inverts the cumulative distribution at one uniform number that depends only on (seed, sample index,
-position): a counter-based generator. So a sample doesn't depend on what shares its batch, on the order of requests or
+position): a counter-based generator. So a sample doesn't depend on what shares its step, on the order of requests or
 on the number of samplers.
 
-Shape suffixes: B rows of a batch, R rows that truncate, V vocabulary.
+Shape suffixes: B rows of a step, V vocabulary, K blocks of the vocabulary.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from tinker_actors.sampling.requests import SamplingParams
 
@@ -22,6 +23,7 @@ from tinker_actors.sampling.requests import SamplingParams
 _GAMMA = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
+_BLOCK = 256
 
 
 def row_keys(seeds: Sequence[int], sample_indices: Sequence[int]) -> NDArray[np.uint64]:
@@ -32,9 +34,10 @@ def row_keys(seeds: Sequence[int], sample_indices: Sequence[int]) -> NDArray[np.
     return _mix(_mix(seeds_b + _GAMMA) + (indices_b + np.uint64(1)) * _GAMMA)
 
 
-def uniforms(keys_b: NDArray[np.uint64], position: int) -> NDArray[np.float64]:
-    """One number in [0, 1) per row for the token at `position` of its sample, shape (B,)."""
-    bits_b = _mix(keys_b + np.full(1, position + 1, dtype=np.uint64) * _GAMMA)
+def uniforms(keys_b: NDArray[np.uint64], positions: int | Sequence[int]) -> NDArray[np.float64]:
+    """One number in [0, 1) per row for the token at its position of its sample, shape (B,)."""
+    places_b = np.broadcast_to(np.asarray(positions, dtype=np.uint64), keys_b.shape) + np.uint64(1)
+    bits_b = _mix(keys_b + places_b * _GAMMA)
     # 52 bits keep the largest number times any positive float below that float
     return (bits_b >> np.uint64(12)).astype(np.float64) * np.float64(2.0**-52)
 
@@ -46,91 +49,179 @@ def _mix(z: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Selector:
-    """How each row of a batch selects its tokens.
+class Drawn:
+    """What a step drew.
 
     Attributes:
-        keys_b: Random keys, shape (B,).
-        temperature_b1: Divisors, 1 for greedy rows, shape (B, 1); None if all are 1.
-        greedy_b: Which rows are greedy, shape (B,); None if none is.
-        truncating_r: Indices of the rows that use top-k or top-p, shape (R,); None if none does.
-        top_k_r1: Candidates of those rows, shape (R, 1).
-        top_p_r1: Nucleus mass of those rows, shape (R, 1).
+        tokens: Ids, by row.
+        logprobs: Natural log-probs under the distribution drawn from. NaN for a row whose logits hold NaN.
+        tops: The most likely tokens with their log-probs, as many as each row asked for.
     """
 
+    tokens: list[int]
+    logprobs: list[float]
+    tops: list[tuple[tuple[int, float], ...]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selector:
+    """How each row of a step selects its token; the same as long as the rows are.
+
+    Attributes:
+        params: One per row.
+        keys_b: Random keys, shape (B,).
+        temperature_b1: Divisors, 1 for greedy rows, shape (B, 1); None if all are 1.
+        greedy: Which rows are greedy.
+    """
+
+    params: Sequence[SamplingParams]
     keys_b: NDArray[np.uint64]
-    temperature_b1: torch.Tensor | None
-    greedy_b: torch.Tensor | None
-    truncating_r: torch.Tensor | None
-    top_k_r1: torch.Tensor | None
-    top_p_r1: torch.Tensor | None
+    temperature_b1: Tensor | None
+    greedy: NDArray[np.bool_]
 
     @classmethod
-    def of(cls, params: Sequence[SamplingParams], keys_b: NDArray[np.uint64], vocab_size: int) -> Selector:
+    def of(cls, params: Sequence[SamplingParams], keys_b: NDArray[np.uint64]) -> Selector:
         """Build from one `SamplingParams` per row."""
         divisors = [1.0 if entry.greedy else float(entry.temperature) for entry in params]
-        greedy = [entry.greedy for entry in params]
-        cut = [i for i, entry in enumerate(params) if not entry.greedy and (entry.top_k > 0 or entry.top_p < 1)]
-        top_k = [[min(params[i].top_k, vocab_size) if params[i].top_k > 0 else vocab_size] for i in cut]
-        top_p = [[float(params[i].top_p)] for i in cut]
         return cls(
+            params=params,
             keys_b=keys_b,
             temperature_b1=None if all(t == 1.0 for t in divisors) else torch.tensor(divisors)[:, None],
-            greedy_b=torch.tensor(greedy) if any(greedy) else None,
-            truncating_r=torch.tensor(cut) if cut else None,
-            top_k_r1=torch.tensor(top_k) if cut else None,
-            top_p_r1=torch.tensor(top_p, dtype=torch.float64) if cut else None,
+            greedy=np.array([entry.greedy for entry in params]),
         )
 
-    def select(self, logits_bv: torch.Tensor, position: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def select(
+        self,
+        logits_bv: Tensor,
+        positions: int | Sequence[int],
+        *,
+        said: Sequence[tuple[Sequence[int], Sequence[int]]] = (),
+        allowed: Sequence[Tensor | None] = (),
+    ) -> Drawn:
         """Draw one token per row.
 
         Args:
             logits_bv: Raw logits of the base model and adapter, shape (B, V).
-            position: Index of the token within its sample, from 0.
-
-        Returns:
-            Token ids, int64, shape (B,), and their natural log-probs under the distribution drawn from, fp32, shape
-            (B,). A row whose logits hold NaN gets a NaN log-prob.
+            positions: Index of the token within its sample, from 0.
+            said: For each row what was given and what was drawn; needed where penalties are.
+            allowed: For each row which tokens its grammar allows, shape (V,), or None for all.
         """
         scaled_bv = logits_bv.float()
+        for row, entry in enumerate(self.params):
+            if entry.biases:
+                scaled_bv = _own(scaled_bv, logits_bv)
+                bias(scaled_bv[row], entry, *said[row])
+        for row, mask in enumerate(allowed):
+            if mask is not None:
+                scaled_bv = _own(scaled_bv, logits_bv)
+                scaled_bv[row].masked_fill_(~mask, -torch.inf)
         if self.temperature_b1 is not None:
             scaled_bv = scaled_bv / self.temperature_b1
-        if self.truncating_r is not None and self.top_k_r1 is not None and self.top_p_r1 is not None:
-            cut_rv = truncated(scaled_bv[self.truncating_r], self.top_k_r1, self.top_p_r1)
-            scaled_bv = scaled_bv.index_copy(0, self.truncating_r, cut_rv)
-        logprobs_bv = torch.log_softmax(scaled_bv, dim=-1)
-        if self.greedy_b is None:
-            tokens_b = self._draw(logprobs_bv, position)
-        elif bool(self.greedy_b.all()):
-            tokens_b = scaled_bv.argmax(-1)
-        else:
-            tokens_b = torch.where(self.greedy_b, scaled_bv.argmax(-1), self._draw(logprobs_bv, position))
-        return tokens_b, logprobs_bv.gather(1, tokens_b[:, None])[:, 0]
+        for row, entry in enumerate(self.params):
+            if not entry.greedy and (entry.top_k > 0 or entry.top_p < 1 or entry.min_p > 0):
+                scaled_bv = _own(scaled_bv, logits_bv)
+                scaled_bv[row] = truncated(scaled_bv[row], entry.top_k, entry.top_p, entry.min_p)
+        most_b, best_b = scaled_bv.max(-1)
+        weights_bv = (scaled_bv - most_b[:, None]).exp_()
+        sums_bk = _block_sums(weights_bv)
+        cumulative_bk = sums_bk.cumsum(-1)
+        total_b = cumulative_bk[:, -1]
+        tokens_b = best_b if self.greedy.all() else self._draw(weights_bv, cumulative_bk, positions, best_b)
+        chosen_b = scaled_bv.gather(1, tokens_b[:, None])[:, 0]
+        logprobs_b = (chosen_b - most_b).double() - total_b.log()
+        tops = [
+            _tops(scaled_bv[row] - most_b[row], total_b[row], entry.logprobs) for row, entry in enumerate(self.params)
+        ]
+        return Drawn(tokens=tokens_b.tolist(), logprobs=logprobs_b.tolist(), tops=tops)
 
-    def _draw(self, logprobs_bv: torch.Tensor, position: int) -> torch.Tensor:
-        # fp64: a cumulative sum over a large vocabulary in fp32 would shift the boundaries
-        cumulative_bv = logprobs_bv.double().exp_().cumsum_(-1)
-        uniform_b1 = torch.from_numpy(uniforms(self.keys_b, position))[:, None]
-        # right=True finds the first token whose cumulative mass exceeds the number: never one of probability 0
-        tokens_b1 = torch.searchsorted(cumulative_bv, uniform_b1 * cumulative_bv[:, -1:], right=True)
-        return tokens_b1[:, 0].clamp_(max=logprobs_bv.shape[1] - 1)
+    def _draw(
+        self, weights_bv: Tensor, cumulative_bk: Tensor, positions: int | Sequence[int], best_b: Tensor
+    ) -> Tensor:
+        """Find the block that holds the number, then the token in it: never one of weight 0."""
+        size = weights_bv.shape[1]
+        aim_b1 = torch.from_numpy(uniforms(self.keys_b, positions))[:, None] * cumulative_bk[:, -1:]
+        block_b1 = torch.searchsorted(cumulative_bk, aim_b1, right=True).clamp_(max=cumulative_bk.shape[1] - 1)
+        before_b1 = torch.where(block_b1 > 0, cumulative_bk.gather(1, (block_b1 - 1).clamp_(min=0)), 0.0)
+        ids = block_b1 * _BLOCK + torch.arange(_BLOCK)
+        inside = weights_bv.gather(1, ids.clamp(max=size - 1)).double().masked_fill_(ids >= size, 0.0)
+        within = inside.cumsum(-1)
+        # rounding may leave the number just beyond the block: then it is the last token of any weight
+        left_b1 = torch.minimum(aim_b1 - before_b1, within[:, -1:] * (1 - 2.0**-40)).clamp_(min=0.0)
+        tokens_b = block_b1[:, 0] * _BLOCK + torch.searchsorted(within, left_b1, right=True)[:, 0]
+        tokens_b = tokens_b.clamp_(max=size - 1)
+        return torch.where(torch.from_numpy(self.greedy), best_b, tokens_b) if self.greedy.any() else tokens_b
 
 
-def truncated(scaled_rv: torch.Tensor, top_k_r1: torch.Tensor, top_p_r1: torch.Tensor) -> torch.Tensor:
-    """Set the logits of the tokens that top-k and then top-p leave out to -inf, shape (R, V).
+def _own(scaled_bv: Tensor, logits_bv: Tensor) -> Tensor:
+    """A copy where it is still the caller's."""
+    return scaled_bv.clone() if scaled_bv.data_ptr() == logits_bv.data_ptr() else scaled_bv
+
+
+def _block_sums(weights_bv: Tensor) -> Tensor:
+    rows, size = weights_bv.shape
+    whole = size // _BLOCK * _BLOCK
+    parts = []
+    if whole:
+        parts.append(weights_bv[:, :whole].reshape(rows, -1, _BLOCK).sum(-1).double())
+    if whole < size:
+        parts.append(weights_bv[:, whole:].double().sum(-1, keepdim=True))
+    return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
+
+
+def _tops(shifted_v: Tensor, total: Tensor, count: int) -> tuple[tuple[int, float], ...]:
+    if not count:
+        return ()
+    values, ids = shifted_v.topk(min(count, shifted_v.shape[0]))
+    return tuple(zip(ids.tolist(), (values.double() - total.log()).tolist(), strict=True))
+
+
+def bias(logits_v: Tensor, params: SamplingParams, given: Sequence[int], drawn: Sequence[int]) -> None:
+    """Change one row's logits in place: repetition, presence and frequency penalties, then the given biases.
 
     Args:
-        scaled_rv: Logits after temperature, shape (R, V).
-        top_k_r1: How many of the most likely tokens stay, shape (R, 1); V is off. Of equal ones the lower id stays.
-        top_p_r1: The smallest set whose mass, among what top-k left, reaches this stays, shape (R, 1); 1 is off.
+        logits_v: Shape (V,).
+        params: What to apply.
+        given: Prompt tokens, which the repetition penalty counts.
+        drawn: Tokens of the sample so far, which all penalties count.
     """
-    sorted_rv, order_rv = scaled_rv.sort(dim=-1, descending=True, stable=True)
-    ranks_v = torch.arange(scaled_rv.shape[1])
-    sorted_rv = sorted_rv.masked_fill(ranks_v >= top_k_r1, -torch.inf)
-    probs_rv = sorted_rv.double().softmax(-1)
-    before_rv = probs_rv.cumsum(-1) - probs_rv
-    # `top_p < 1` guards rows without a nucleus from the rounding of the sum; the first token always stays
-    outside_rv = (before_rv >= top_p_r1) & (top_p_r1 < 1) & (ranks_v > 0)
-    sorted_rv = sorted_rv.masked_fill(outside_rv, -torch.inf)
-    return torch.empty_like(scaled_rv).scatter_(1, order_rv, sorted_rv)
+    if params.repetition_penalty != 1 and (given or drawn):
+        ids = torch.tensor(sorted({*given, *drawn}))
+        own = logits_v[ids]
+        logits_v[ids] = torch.where(own > 0, own / params.repetition_penalty, own * params.repetition_penalty)
+    if drawn and (params.presence_penalty or params.frequency_penalty):
+        ids, counts = torch.tensor(drawn).unique(return_counts=True)
+        logits_v[ids] -= params.presence_penalty + params.frequency_penalty * counts.float()
+    for token, amount in params.logit_bias:
+        logits_v[token] += amount
+
+
+def truncated(scaled_v: Tensor, top_k: int, top_p: float, min_p: float = 0.0) -> Tensor:
+    """Set the logits of the tokens that top-k, then top-p, then min-p leave out to -inf.
+
+    Args:
+        scaled_v: Logits after temperature, shape (V,).
+        top_k: How many of the most likely tokens stay; -1 is off. Of equal ones the lower id stays.
+        top_p: The smallest set whose mass, among what top-k left, reaches this stays; 1 is off.
+        min_p: Tokens less likely than this fraction of the most likely one go; 0 is off.
+    """
+    size = scaled_v.shape[0]
+    if top_k > 0 or top_p < 1:
+        values, order = scaled_v.sort(descending=True, stable=True)
+        kept = min(top_k, size) if top_k > 0 else size
+        values, order = values[:kept], order[:kept]
+        if top_p < 1:
+            probs = values.double().softmax(-1)
+            # the first token always stays
+            inside = int(((probs.cumsum(-1) - probs) < top_p).sum().clamp_(min=1))
+            values, order = values[:inside], order[:inside]
+        scaled_v = torch.full_like(scaled_v, -torch.inf).index_copy_(0, order, values)
+    if min_p > 0:
+        scaled_v = scaled_v.masked_fill(scaled_v < scaled_v.max() + float(np.log(min_p)), -torch.inf)
+    return scaled_v
+
+
+def logprobs_of(logits_tv: Tensor, targets: Sequence[int], temperature: float = 1.0) -> list[float]:
+    """Natural log-probs of given tokens, one for each row of logits."""
+    scaled_tv = logits_tv.float() if temperature == 1.0 else logits_tv.float() / temperature
+    chosen_t = scaled_tv.gather(1, torch.tensor(targets)[:, None])[:, 0]
+    return (chosen_t - scaled_tv.logsumexp(-1)).tolist()

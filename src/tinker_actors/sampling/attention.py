@@ -1,0 +1,297 @@
+"""Attention of many sequences at once over the pool of keys and values, behind transformers' attention interface.
+
+A row's result depends on its own sequence alone, to the last bit: scores are masked up to a multiple of 32 keys, and
+every product has enough rows for the matrix library to take the same path for one row as for many.
+
+Shape suffixes: T rows of the step, B sequences of a run, M query rows of a key head, L keys, H query heads, G key
+heads, D width of a head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tinker_actors.errors import ModelError
+from tinker_actors.sampling.kv_pool import KVPool
+
+NAME = "tinker_actors_pool"
+_LINE = 32
+_BLOCK = 512  # keys that the fused kernel works on at a time
+_IGNORED = frozenset({"position_ids", "cache_position", "use_cache", "output_attentions", "is_causal", "target_dtype"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """New rows of one sequence in a step.
+
+    Attributes:
+        start: Where its extent begins in the pool.
+        size: Places of the extent.
+        held: Tokens whose keys are there already.
+        count: New tokens.
+    """
+
+    start: int
+    size: int
+    held: int
+    count: int
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Run:
+    """Sequences with equally many new rows whose extents lie at equal distances.
+
+    Attributes:
+        row: First row in the step.
+        count: Rows of each sequence.
+        start: First place of the first sequence.
+        size: Places of each sequence's extent.
+        stride: Places from one sequence to the next.
+        helds: Tokens held by each.
+        keys: Keys that are read, L.
+        masks: By window and query heads per key head.
+    """
+
+    row: int
+    count: int
+    start: int
+    size: int
+    stride: int
+    helds: list[int]
+    keys: int
+    masks: dict[tuple[int | None, int, int, torch.dtype], tuple[int, Tensor]] = field(default_factory=dict)
+
+    def mask(self, window: int | None, groups: int, rows: int, dtype: torch.dtype) -> tuple[int, Tensor]:
+        """The first key that matters, and what is added to the scores from there on, shape (B, 1, rows, L)."""
+        key = (window, groups, rows, dtype)
+        if key not in self.masks:
+            positions_bt = torch.tensor(self.helds)[:, None] + torch.arange(self.count)
+            low = 0 if window is None else max(0, min(self.helds) - window + 1) // _BLOCK * _BLOCK
+            keys_l = torch.arange(low, self.keys)
+            seen_btl = keys_l <= positions_bt[:, :, None]
+            if window is not None:
+                seen_btl &= keys_l > positions_bt[:, :, None] - window
+            mask_btl = torch.zeros(seen_btl.shape, dtype=dtype).masked_fill_(~seen_btl, -torch.inf)
+            if self.count == 1:
+                mask = mask_btl[:, None].expand(-1, 1, rows, -1)
+            else:
+                mask = F.pad(mask_btl.repeat(1, groups, 1), (0, 0, 0, rows - groups * self.count))[:, None]
+            self.masks[key] = (low, mask)
+        return self.masks[key]
+
+
+def runs_of(spans: Sequence[Span], *, merge: bool = True) -> list[Run]:
+    """Group spans, in their order, into as few attention calls as pays.
+
+    Args:
+        spans: In the order of their rows.
+        merge: Whether sequences may share a call.
+    """
+    runs: list[Run] = []
+    row = 0
+    for span in spans:
+        keys = -(-(span.held + span.count) // _LINE) * _LINE
+        last = runs[-1] if runs else None
+        if merge and last is not None and _joins(span, keys, last):
+            if len(last.helds) == 1:
+                last.stride = span.start - last.start
+            last.helds.append(span.held)
+            last.keys = max(last.keys, keys)
+        else:
+            runs.append(
+                Run(
+                    row=row,
+                    count=span.count,
+                    start=span.start,
+                    size=span.size,
+                    stride=0,
+                    helds=[span.held],
+                    keys=keys,
+                )
+            )
+        row += span.count
+    return runs
+
+
+def _joins(span: Span, keys: int, run: Run) -> bool:
+    if span.count != run.count or span.size != run.size:
+        return False
+    distance = span.start - (run.start + run.stride * (len(run.helds) - 1))
+    if distance <= 0 or (len(run.helds) > 1 and distance != run.stride):
+        return False
+    # all sequences of a run read as many keys as the longest: where that costs more than a call, begin another
+    longest = max(keys, run.keys)
+    waste = longest * (len(run.helds) + 1) - run.keys * len(run.helds) - keys
+    return waste * run.count <= 256
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Step:
+    """What the attention layers need to know of the forward pass under way.
+
+    Attributes:
+        pool: Where keys and values are.
+        places_t: The place of each row, shape (T,).
+        runs: How rows are grouped.
+        rows: Rows that belong to sequences; what comes after them is padding.
+    """
+
+    pool: KVPool
+    places_t: Tensor
+    runs: list[Run]
+    rows: int
+
+
+class StepHolder:
+    """Where one model's attention layers find the step under way.
+
+    Attributes:
+        step: The step; None between steps.
+        shapes: Set while a model is tried out: what each layer would keep, by its index.
+    """
+
+    def __init__(self) -> None:
+        self.step: Step | None = None
+        self.shapes: dict[int, tuple[int, int, int]] | None = None
+
+
+def install(model: nn.Module, holder: StepHolder) -> int:
+    """Make a model's attention read the pool; how many layers do.
+
+    Raises:
+        ModelError: The model doesn't use transformers' attention interface.
+    """
+    from transformers import AttentionInterface
+
+    AttentionInterface.register(NAME, pool_attention)
+    config: Any = model.config
+    text = config.get_text_config()
+    layers = 0
+    for module in model.modules():
+        if getattr(module, "config", None) is text and hasattr(module, "layer_idx") and hasattr(module, "scaling"):
+            module.__dict__["kv_holder"] = holder
+            layers += 1
+    if layers != text.num_hidden_layers:
+        raise ModelError(
+            f"{type(model).__name__} has {text.num_hidden_layers} layers, of which {layers} attend through "
+            "transformers' attention interface; all are needed to sample"
+        )
+    text._attn_implementation = NAME
+    return layers
+
+
+def pool_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None = None,
+    *,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    **others: Any,
+) -> tuple[Tensor, None]:
+    """Transformers' attention function: write the new keys and values, then attend within each sequence.
+
+    Args:
+        module: The attention layer.
+        query: Shape (1, H, T, D).
+        key: Shape (1, G, T, D).
+        value: As `key`.
+        attention_mask: Of no meaning: the step knows who sees what.
+        scaling: Factor of the scores.
+        dropout: 0.
+        sliding_window: Keys that a query sees, itself included; None for all before it.
+        softcap: Bound of the scores (Gemma 2), None for none.
+        others: Anything else that the layer gives.
+
+    Returns:
+        Shape (1, T, H, D), and no weights.
+
+    Raises:
+        ModelError: The layer asks for something that isn't computed here.
+    """
+    del attention_mask, dropout
+    if unknown := [name for name, given in others.items() if name not in _IGNORED and given is not None]:
+        raise ModelError(f"{type(module).__name__} attends with {', '.join(unknown)}, which is not supported")
+    holder: StepHolder = module.__dict__["kv_holder"]
+    layer: int = module.layer_idx  # pyright: ignore[reportAssignmentType]
+    if holder.shapes is not None:
+        holder.shapes[layer] = (key.shape[1], key.shape[3], value.shape[3])
+    step = holder.step
+    assert step is not None
+    pool, rows = step.pool, step.rows
+    keys_tgd, values_tgd = key[0, :, :rows].transpose(0, 1), value[0, :, :rows].transpose(0, 1)
+    pool.write(layer, step.places_t, keys_tgd, values_tgd)
+    heads, width = query.shape[1], value.shape[3]
+    answer = query.new_zeros(query.shape[2], heads, width) if rows < query.shape[2] else None
+    parts = [_attend(query[0], run, pool, layer, scaling, sliding_window, softcap) for run in step.runs]
+    whole = parts[0] if len(parts) == 1 else torch.cat(parts)
+    if answer is not None:
+        answer[:rows] = whole
+        whole = answer
+    return whole[None], None
+
+
+def _attend(
+    query_htd: Tensor,
+    run: Run,
+    pool: KVPool,
+    layer: int,
+    scaling: float | None,
+    window: int | None,
+    softcap: float | None,
+) -> Tensor:
+    heads, _, width = query_htd.shape
+    count, batch = run.count, len(run.helds)
+    key_heads = pool.layers[layer].heads
+    groups = heads // key_heads
+    wanted = groups * count
+    rows = _padded(wanted, width, query_htd.dtype)
+    low, mask = run.mask(window, groups, rows, query_htd.dtype)
+    query = query_htd.narrow(1, run.row, batch * count).reshape(key_heads, groups, batch, count, width)
+    query_bgmd = query.permute(2, 0, 1, 3, 4).reshape(batch, key_heads, wanted, width)
+    if rows > wanted:
+        query_bgmd = F.pad(query_bgmd, (0, 0, 0, rows - wanted))
+    keys, values = _view(pool.keys[layer], run, low), _view(pool.values[layer], run, low)
+    if softcap is None:
+        answer = F.scaled_dot_product_attention(query_bgmd, keys, values, attn_mask=mask, scale=scaling)
+    else:
+        scale = width**-0.5 if scaling is None else scaling
+        scores = torch.tanh(torch.matmul(query_bgmd, keys.transpose(2, 3)) * (scale / softcap)) * softcap
+        answer = torch.matmul((scores + mask).softmax(-1, dtype=torch.float32).to(values.dtype), values)
+    answer = answer[:, :, :wanted].reshape(batch, key_heads, groups, count, -1)
+    return answer.permute(0, 3, 1, 2, 4).reshape(batch * count, heads, -1)
+
+
+def _view(tensor_pgd: Tensor, run: Run, low: int) -> Tensor:
+    """The run's keys or values, shape (B, G, L, D), without a copy."""
+    _, heads, width = tensor_pgd.shape
+    place = heads * width
+    return tensor_pgd.as_strided(
+        (len(run.helds), heads, run.keys - low, width),
+        (run.stride * place, width, place, 1),
+        (run.start + low) * place,
+    )
+
+
+def _padded(rows: int, width: int, dtype: torch.dtype) -> int:
+    """Query rows for which every product of the fused kernel takes the path that it takes for many rows.
+
+    The kernel cuts queries in pieces of 32, 64 or 256; in float32 a short piece is computed otherwise than a long one.
+    """
+    if dtype == torch.bfloat16:
+        return rows
+    least = 8 if width <= 128 else 16
+    if rows <= 32:
+        return max(rows, least)
+    piece = 32 if rows < 192 else 64 if rows < 768 else 256
+    return -(-rows // piece) * piece

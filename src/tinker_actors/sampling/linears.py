@@ -1,0 +1,143 @@
+"""Linear layers as the sampler computes them: siblings as one product, weights packed, adapters added per row.
+
+Packed products (oneDNN) give a row the same bits for any number of rows from two on; for small layers, where packing
+costs more than it brings, the plain product does so from 16 rows on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tinker_actors.sampling.adapter_stacks import LayerStacks, TilePlan
+
+_WORTH_PACKING = 100_000
+SIBLINGS = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
+"""Names of layers of one parent that usually read the same input."""
+
+
+class Plans:
+    """The tile plans of the forward pass under way, which all layers share.
+
+    Attributes:
+        tiles: For the rows of the step.
+        head: For the rows whose logits are wanted.
+    """
+
+    def __init__(self) -> None:
+        self.tiles: list[TilePlan] = []
+        self.head: list[TilePlan] = []
+
+
+class Product:
+    """Layers that may read the same input, computed together when they do.
+
+    Args:
+        layers: The layers, by ascending output.
+        plans: Shared by the model's layers.
+        head: Whether it is the output head, which sees the wanted rows alone.
+    """
+
+    def __init__(self, layers: Sequence[nn.Linear], plans: Plans, *, head: bool = False) -> None:
+        self.outputs = [layer.out_features for layer in layers]
+        self.inputs = layers[0].in_features
+        self._plans, self.is_head = plans, head
+        self.stacks = LayerStacks(self.inputs, self.outputs)
+        weight = layers[0].weight if len(layers) == 1 else torch.cat([layer.weight for layer in layers])
+        self._weight = weight.detach()
+        self._bias = _joined_bias(layers)
+        self._packed: Tensor | None = None
+        if weight.numel() >= _WORTH_PACKING and torch.backends.mkldnn.is_available():
+            with torch.no_grad():
+                self._packed = torch.ops.mkldnn._reorder_linear_weight(self._weight.contiguous(), 32)
+            self._weight = torch.empty(0)  # the packed copy is all that is needed
+        self._input: Tensor | None = None
+        self._pieces: tuple[Tensor, ...] = ()
+        self._left = 0
+
+    def piece(self, number: int, x: Tensor) -> Tensor:
+        """What one of the layers makes of an input."""
+        if self._input is not x:
+            self._input, self._pieces = x, self._compute(x)
+            self._left = len(self.outputs)
+        piece = self._pieces[number]
+        self._left -= 1
+        if not self._left:
+            self._input, self._pieces = None, ()
+        return piece
+
+    def _compute(self, x: Tensor) -> tuple[Tensor, ...]:
+        x_ti = x.reshape(-1, self.inputs)
+        if self._packed is None:
+            y_to = F.linear(x_ti, self._weight, self._bias)
+        else:
+            y_to = torch.ops.mkldnn._linear_pointwise(x_ti, self._packed, self._bias, "none", [], "")
+        for plan in self._plans.head if self.is_head else self._plans.tiles:
+            self.stacks.add(y_to, x_ti, plan)
+        y = y_to.view(*x.shape[:-1], -1)
+        return (y,) if len(self.outputs) == 1 else y.split(self.outputs, dim=-1)
+
+
+class Piece(nn.Module):
+    """One of the layers of a product, in the place of the layer that it was.
+
+    Args:
+        product: What computes it.
+        number: Which of its layers.
+        base: The layer that was replaced.
+    """
+
+    def __init__(self, product: Product, number: int, base: nn.Linear) -> None:
+        super().__init__()
+        self._product, self._number = product, number
+        self.in_features, self.out_features = base.in_features, base.out_features
+        self.weight = base.weight  # some models look at its dtype
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., in] to [..., out]; the leading dimensions, flattened, are the rows of the step."""
+        return self._product.piece(self._number, x)
+
+
+def _joined_bias(layers: Sequence[nn.Linear]) -> Tensor | None:
+    if all(layer.bias is None for layer in layers):
+        return None
+    filled = [layer.weight.new_zeros(layer.out_features) if layer.bias is None else layer.bias for layer in layers]
+    return torch.cat([bias.detach() for bias in filled])
+
+
+def replace_linears(model: nn.Module, skip: Sequence[str], plans: Plans) -> dict[str, tuple[Product, int]]:
+    """Replace a model's linear layers; which product computes each, by path.
+
+    Args:
+        model: Changed in place.
+        skip: Paths below which layers stay as they are.
+        plans: Shared by all layers.
+    """
+    head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None  # pyright: ignore
+    made: dict[str, tuple[Product, int]] = {}
+    for path, parent in list(model.named_modules()):
+        if any(path == prefix or path.startswith(f"{prefix}.") for prefix in skip):
+            continue
+        children = {name: child for name, child in parent.named_children() if isinstance(child, nn.Linear)}
+        for names in _groups(children, head):
+            layers = [children[name] for name in names]
+            product = Product(layers, plans, head=layers[0] is head)
+            for number, (name, layer) in enumerate(zip(names, layers, strict=True)):
+                setattr(parent, name, Piece(product, number, layer))
+                made[f"{path}.{name}".lstrip(".")] = (product, number)
+    return made
+
+
+def _groups(children: dict[str, nn.Linear], head: object) -> list[tuple[str, ...]]:
+    groups: list[tuple[str, ...]] = []
+    left = dict(children)
+    for names in SIBLINGS:
+        found = [left[name] for name in names if name in left]
+        if len(found) == len(names) and len({layer.in_features for layer in found}) == 1 and head not in found:
+            groups.append(names)
+            for name in names:
+                del left[name]
+    return [*groups, *((name,) for name in left)]

@@ -1,0 +1,178 @@
+"""What a sampler counts and times."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+_KEPT = 4096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spread:
+    """A time in seconds: its median and 99th percentile over the last few thousand, 0 before the first."""
+
+    p50: float = 0.0
+    p99: float = 0.0
+
+    @classmethod
+    def of(cls, values: Iterable[float]) -> Spread:
+        """The spread of these values."""
+        ordered = sorted(values)
+        if not ordered:
+            return cls()
+        return cls(p50=ordered[len(ordered) // 2], p99=ordered[min(len(ordered) - 1, len(ordered) * 99 // 100)])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdapterStats:
+    """What one snapshot was asked for.
+
+    Attributes:
+        requests: Requests answered.
+        generated_tokens: Tokens drawn.
+        prompt_tokens: Prompt tokens of answered requests.
+        cached_tokens: Those of them that needn't be computed.
+    """
+
+    requests: int = 0
+    generated_tokens: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplerStats:
+    """What a sampler has done since it started. Counts only grow.
+
+    Attributes:
+        requests: Requests answered with samples.
+        failed: Requests that ended in an error.
+        cancelled: Requests whose asker went away.
+        refused: Requests that were not taken because too many waited.
+        preempted: Samples that gave up their memory for a while.
+        samples: Samples delivered.
+        prompt_tokens: Prompt tokens of answered requests.
+        prefilled_tokens: Prompt tokens computed, once more after a pre-emption.
+        cached_tokens: Prompt tokens whose keys and values were there already.
+        generated_tokens: Tokens drawn.
+        steps: Forward passes.
+        busy_seconds: Time spent computing.
+        prefill_seconds: Of it, in steps that computed mostly prompts.
+        occupancy: Mean number of samples that drew a token per step, 0 before the first.
+        waiting: Samples that wait for a place now.
+        running: Samples that have one.
+        kv_tokens: Token places taken by running samples now.
+        kv_cached: Token places that hold finished sequences for later prompts.
+        kv_capacity: Token places there are.
+        queue_seconds: From a request's arrival to its first place.
+        first_token_seconds: From a request's arrival to its first token.
+        token_seconds: From one token of a sample to the next.
+        snapshots: Handles that are served now, in the order of their loading.
+        by_snapshot: By handle, of those served now.
+    """
+
+    requests: int = 0
+    failed: int = 0
+    cancelled: int = 0
+    refused: int = 0
+    preempted: int = 0
+    samples: int = 0
+    prompt_tokens: int = 0
+    prefilled_tokens: int = 0
+    cached_tokens: int = 0
+    generated_tokens: int = 0
+    steps: int = 0
+    busy_seconds: float = 0.0
+    prefill_seconds: float = 0.0
+    occupancy: float = 0.0
+    waiting: int = 0
+    running: int = 0
+    kv_tokens: int = 0
+    kv_cached: int = 0
+    kv_capacity: int = 0
+    queue_seconds: Spread = field(default_factory=Spread)
+    first_token_seconds: Spread = field(default_factory=Spread)
+    token_seconds: Spread = field(default_factory=Spread)
+    snapshots: tuple[str, ...] = ()
+    by_snapshot: dict[str, AdapterStats] = field(default_factory=dict[str, AdapterStats])
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Generated tokens per busy second, prefill included in the time; 0 before the first."""
+        return self.generated_tokens / self.busy_seconds if self.busy_seconds else 0.0
+
+    @property
+    def prefill_tokens_per_second(self) -> float:
+        """Prompt tokens per second of the steps that computed mostly prompts; 0 before the first."""
+        return self.prefilled_tokens / self.prefill_seconds if self.prefill_seconds else 0.0
+
+
+class Meter:
+    """Counts in the engine's thread; `stats` is a consistent picture."""
+
+    def __init__(self) -> None:
+        self.requests = self.failed = self.cancelled = self.refused = self.preempted = self.samples = 0
+        self.prompt_tokens = self.prefilled = self.cached = self.generated = self.steps = 0
+        self.busy = self.prefill_busy = 0.0
+        self.queue: deque[float] = deque(maxlen=_KEPT)
+        self.first: deque[float] = deque(maxlen=_KEPT)
+        self.between: deque[float] = deque(maxlen=_KEPT)
+        self._by_snapshot: dict[str, AdapterStats] = {}
+
+    def answered(self, handle: str, *, samples: int, prompt: int, cached: int, generated: int) -> None:
+        """Count a reply."""
+        self.requests += 1
+        self.samples += samples
+        self.prompt_tokens += prompt
+        own = self._by_snapshot.get(handle, AdapterStats())
+        self._by_snapshot[handle] = replace(
+            own,
+            requests=own.requests + 1,
+            generated_tokens=own.generated_tokens + generated,
+            prompt_tokens=own.prompt_tokens + prompt,
+            cached_tokens=own.cached_tokens + cached,
+        )
+
+    def step(self, began: float, *, prefilled: int, drawn: int) -> None:
+        """Count a forward pass."""
+        seconds = time.perf_counter() - began
+        self.steps += 1
+        self.busy += seconds
+        if prefilled > drawn:
+            self.prefill_busy += seconds
+        self.prefilled += prefilled
+        self.generated += drawn
+
+    def stats(
+        self, *, waiting: int, running: int, kv_tokens: int, kv_cached: int, kv_capacity: int, handles: tuple[str, ...]
+    ) -> SamplerStats:
+        """What was counted, and what is so now."""
+        return SamplerStats(
+            requests=self.requests,
+            failed=self.failed,
+            cancelled=self.cancelled,
+            refused=self.refused,
+            preempted=self.preempted,
+            samples=self.samples,
+            prompt_tokens=self.prompt_tokens,
+            prefilled_tokens=self.prefilled,
+            cached_tokens=self.cached,
+            generated_tokens=self.generated,
+            steps=self.steps,
+            busy_seconds=self.busy,
+            prefill_seconds=self.prefill_busy,
+            occupancy=self.generated / self.steps if self.steps else 0.0,
+            waiting=waiting,
+            running=running,
+            kv_tokens=kv_tokens,
+            kv_cached=kv_cached,
+            kv_capacity=kv_capacity,
+            queue_seconds=Spread.of(self.queue),
+            first_token_seconds=Spread.of(self.first),
+            token_seconds=Spread.of(self.between),
+            snapshots=handles,
+            by_snapshot={handle: self._by_snapshot[handle] for handle in handles if handle in self._by_snapshot},
+        )
