@@ -6,12 +6,14 @@ from pathlib import Path
 import pytest
 import torch
 from sampling_harness import ask
-from transformers import DynamicCache
 
 from tinker_actors.data import EpisodeEnd, Trajectory, sft_datums, turns_from_prompts
 from tinker_actors.models import load_base
 from tinker_actors.policies import PolicySpec, SnapshotStore
 from tinker_actors.policies.handover import handed_over
+from tinker_actors.sampling.attention import Span
+from tinker_actors.sampling.kv_pool import KVPool
+from tinker_actors.sampling.networks import Rows
 from tinker_actors.sampling.residents import Residents
 from tinker_actors.training import AdamParams, LossConfig
 from tinker_actors.training.engine import TrainingEngine
@@ -43,10 +45,15 @@ def loaded(store, handle):
 @torch.inference_mode()
 def logits(residents, handle):
     resident = residents.pin(handle)
-    ids = torch.tensor([[5, 6, 7, 8]])
-    found = resident.network.logits(
-        ids, mask=None, positions=torch.arange(4)[None], cache=DynamicCache(), slots=[resident.slot]
+    network = resident.network
+    rows = Rows(
+        ids=[5, 6, 7, 8],
+        positions=torch.arange(4),
+        spans=[Span(start=0, size=32, held=0, count=4)],
+        slots=[resident.slot] * 4,
+        wanted=[3],
     )
+    found = network.logits(rows, KVPool(network.layers, 32, network.dtype))
     residents.unpin(resident)
     return found.clone()
 
