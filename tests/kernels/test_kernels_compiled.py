@@ -88,7 +88,8 @@ def expected(group: str, architecture: int) -> set[str]:
 def test_every_kernel_compiles_without_spills_to_wide_accesses_and_tensor_cores(
     types: Types, group: str, pytestconfig: pytest.Config, tmp_path: Path
 ) -> None:
-    cache = tmp_path if pytestconfig.cache is None else pytestconfig.cache.mkdir("cubins")
+    kept = getattr(pytestconfig, "cache", None)
+    cache = tmp_path if kept is None else kept.mkdir("cubins")
     with ThreadPoolExecutor(os.cpu_count()) as threads:
         found = threads.map(lambda architecture: compile_group(types, group, architecture, cache), ARCHITECTURES)
     for architecture, compiled in zip(ARCHITECTURES, found, strict=True):
