@@ -55,6 +55,22 @@ async def test_an_actor_in_a_child_spawns_watches_and_finds_actors_anywhere(pair
         assert (await watching).startswith("Terminated: ActorFailure")
 
 
+async def test_the_death_of_a_node_costs_in_proportion_to_its_actors() -> None:
+    async def seconds(count: int) -> float:
+        """Of processor time, from the kill until an actor's calls fail."""
+        async with Mesh(nodes=2) as mesh:
+            counters = [await mesh.spawn(Counter, node=1) for _ in range(count)]
+            began = time.process_time()
+            os.kill(mesh.pids[1], signal.SIGKILL)
+            with pytest.raises((NodeDiedError, ActorDiedError)):
+                while True:
+                    await counters[-1].pid()
+            return time.process_time() - began
+
+    few, many = await seconds(500), await seconds(4000)
+    assert many < 24 * few  # in proportion: 8
+
+
 async def test_a_killed_node_fails_its_calls_at_once_with_the_end_of_its_log(pair: Mesh) -> None:
     log = await pair.spawn(Log, node=1)
     fragile = await pair.spawn(Fragile, node=1)

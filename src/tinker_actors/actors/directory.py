@@ -267,9 +267,9 @@ class Directory:
             for child in [self.entries[ident] for ident in entry.children if ident in self.entries]:
                 if child.ref.address.node != index:
                     self.background(self.stop(child.ref, drain=False, timeout=None))
+        gone = {entry.ref.address.id for entry in lost}
         for entry in lost:
-            orphaned = entry.parent in {other.ref.address.id for other in lost}
-            if orphaned or not entry.started or entry.history.next_delay(now, failed=True) is None:
+            if entry.parent in gone or not entry.started or entry.history.next_delay(now, failed=True) is None:
                 self.forget(entry, error)
             else:
                 revived.append(entry)
