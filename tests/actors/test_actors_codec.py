@@ -175,7 +175,7 @@ def test_errors_keep_type_arguments_attributes_and_traceback() -> None:
     for error in errors:
         try:
             raise error
-        except Exception as raised:
+        except Exception as raised:  # the errors are of all types, and raised for their tracebacks
             back = codec.decode(codec.encode(raised))
         assert type(back) is type(error)
         if error is not errors[-1]:

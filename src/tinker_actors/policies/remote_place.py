@@ -218,7 +218,7 @@ class RemotePlace:
             yield
         except (TinkerActorsError, FileExistsError):
             raise
-        except Exception as error:
+        except Exception as error:  # each file system raises its own types; from here on they are ours
             if isinstance(error, FileNotFoundError) and not writing:
                 raise
             raise StoreError(f"can't {what} the store {self.root}: {error or type(error).__name__}") from error

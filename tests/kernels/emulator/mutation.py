@@ -121,7 +121,7 @@ def _fork(name: str) -> tuple[int, int]:
         found = noticed_by(name)
         os.write(tell, json.dumps(found).encode())
         status = 0
-    except Exception:
+    except Exception:  # the forked child shows it: the parent only sees that there is no answer
         sys.excepthook(*sys.exc_info())
     finally:
         # nothing of the parent's, such as its files' buffers, is this process's to end
