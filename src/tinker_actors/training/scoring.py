@@ -111,17 +111,22 @@ def score(
         )
     finally:
         hook.remove()
-    logits_PV = output.logits[0].float()
-    if vision is not None:
-        logits_PV = vision.suppress(logits_PV)
-    if bool((batch.temperatures_N != 1).any()):
-        logits_PV = logits_PV / places_P3[:, 2].to(logits_PV)[:, None]
-    all_PV = torch.log_softmax(logits_PV, dim=-1)
+    all_PV = _logprobs(output.logits[0], places_P3[:, 2], vision)
     logprobs_N = all_PV[place_N, batch.targets_N.to(device)]
     with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
         # a few rows at a time: a whole vocabulary a row is the largest thing there is
         entropy_P = torch.cat([_entropy(rows_QV) for rows_QV in all_PV.split(128)])
     return logprobs_N, entropy_P[place_N], values[0] if values else None
+
+
+def _logprobs(logits_PV: Tensor, temperatures_P: Tensor, vision: Vision | None) -> Tensor:
+    """Log-probs over the vocabulary at each place's temperature in fp32, shape (P, V)."""
+    logits_PV = logits_PV.float()
+    if vision is not None:
+        logits_PV = vision.suppress(logits_PV)
+    if bool((temperatures_P != 1).any()):
+        logits_PV = logits_PV / temperatures_P.to(logits_PV)[:, None]
+    return torch.log_softmax(logits_PV, dim=-1)
 
 
 def _entropy(logprobs_QV: Tensor) -> Tensor:
