@@ -9,65 +9,35 @@ their turns one after another, in an order that rotates; what is printed are med
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import platform
 import statistics
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from benchmarks import table
 from benchmarks.actor_peers import CASES, SLOW, SYSTEMS, missing
+from benchmarks.peer_process import PeerProcess
 
 OURS = "tinker_actors"
 ROUNDS, QUICK_ROUNDS = 9, 3
 
 
-class Driver:
+class Driver(PeerProcess):
     """One system's process."""
 
     def __init__(self, system: str) -> None:
-        self.system = system
-        command = [sys.executable, "-m", "benchmarks.actor_peers.driver", system]
-        self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[1]
-        )
-        self.cases: set[str] = set(self._read())
-        self.failed: dict[str, str] = {}
+        super().__init__(system, [sys.executable, "-m", "benchmarks.actor_peers.driver", system])
+        self.cases: set[str] = set(self.read())
 
     def measure(self, case: str, operations: int) -> float | None:
         """One figure, or None where the system failed; why is kept in `failed`."""
-        assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps([case, operations]) + "\n")
-        self.process.stdin.flush()
-        answer = self._read()
-        if "error" in answer:
-            self.failed[case] = answer["error"]
+        answer = self.ask(case, operations)
+        if answer is None:
             self.cases.discard(case)
             return None
         return float(answer["value"])
-
-    def close(self) -> None:
-        """End the process and all that it started."""
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.process.stdin.close()
-        try:
-            self.process.wait(20)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-        self.process.stdout.close()
-
-    def _read(self) -> Any:
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        if not line:
-            raise RuntimeError(f"the process of {self.system} ended; its error output says why")
-        return json.loads(line)
 
 
 class Run:

@@ -20,14 +20,13 @@ import math
 import os
 import platform
 import statistics
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from benchmarks import table
+from benchmarks.peer_process import PeerProcess
 from benchmarks.training_peers import CASES, SYSTEMS, peer_megabytes, rows_within
 
 OURS = "tinker_actors"
@@ -57,56 +56,23 @@ SHAPES: dict[bool, dict[str, int]] = {
 """Of random weights, by whether the model is a small one."""
 
 
-class Driver:
+class Driver(PeerProcess):
     """One system's process.
 
     Attributes:
-        system: The system.
         missing: Packages that it lacks.
-        failed: Cases that it couldn't do, and why.
     """
 
     def __init__(self, system: str, model: Path, threads: int, python: str) -> None:
-        self.system = system
-        root = Path(__file__).parents[1]
         command = [python, "-m", "benchmarks.training_peers.driver", system, str(model), str(threads)]
         # a thread that spins while it waits takes the processor from the others
         environment = {**os.environ, "OMP_WAIT_POLICY": "PASSIVE", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "0"}
-        self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=root, env=environment
-        )
-        self.missing: list[str] = self._read()["missing"]
-        self.failed: dict[str, str] = {}
+        super().__init__(system, command, environment)
+        self.missing: list[str] = self.read()["missing"]
 
     def measure(self, case: str, size: int, rows: int) -> dict[str, float] | None:
         """One step's tokens, seconds and peak memory, or None where the system failed."""
-        assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps([case, size, rows]) + "\n")
-        self.process.stdin.flush()
-        answer = self._read()
-        if "error" in answer:
-            self.failed[case] = answer["error"]
-            return None
-        return answer
-
-    def close(self) -> None:
-        """End the process."""
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.process.stdin.close()
-        try:
-            self.process.wait(20)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-        self.process.stdout.close()
-
-    def _read(self) -> Any:
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        if not line:
-            raise RuntimeError(f"the process of {self.system} ended; its error output says why")
-        return json.loads(line)
+        return self.ask(case, size, rows)
 
 
 class Run:
