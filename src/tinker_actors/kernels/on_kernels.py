@@ -89,6 +89,13 @@ def residuals_on_kernels(
         if path is Path.DECODE:
             raise KernelError("the decode kernels have no gradients; ask for prefill, or for no way in particular")
         return list(_OnKernels.apply(call, x_TI, *ys_TO, *weights))  # pyright: ignore[reportArgumentType]
+    return _without_gradients(call, ys_TO, x_TI, weights, path)
+
+
+def _without_gradients(
+    call: _Call, ys_TO: Sequence[Tensor], x_TI: Tensor, weights: Sequence[Tensor], path: Path
+) -> list[Tensor]:
+    """Launch what only computes forward."""
     launcher = call.launcher(x_TI, weights)
     x_TI = x_TI if fits(x_TI) else x_TI.contiguous()
     inside = [y_TO if fits(y_TO) else y_TO.contiguous() for y_TO in ys_TO]
