@@ -60,6 +60,11 @@ class LiveEnvironment:
         self._thread: CallThread | None = None
         self._closed = False
 
+    @property
+    def environment(self) -> type[Environment]:
+        """The class of the instance."""
+        return type(self._environment)
+
     async def reset(self, seed: int) -> dict[str, tuple[Message, ...]]:
         """The first observations, by the seats that act first.
 

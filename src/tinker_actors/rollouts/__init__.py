@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tinker_actors.rollouts.lockstep import EpisodeSampler, Gate, cohorts_of
     from tinker_actors.rollouts.metrics import Staleness, rollout_metrics, staleness
     from tinker_actors.rollouts.plans import Assignment, Rollout, RolloutPlan, plan_groups
-    from tinker_actors.rollouts.seats import DemonstrationSeat, PolicySeat, ScriptedSeat, Seat
+    from tinker_actors.rollouts.seats import DemonstrationSeat, PolicySeat, ScriptedSeat, Seat, script
     from tinker_actors.rollouts.transcripts import transcript, transcript_text, transcripts_text
     from tinker_actors.rollouts.worker import RolloutWorker
 
@@ -48,6 +48,7 @@ _HOMES = {
     "PolicySeat": "seats",
     "ScriptedSeat": "seats",
     "Seat": "seats",
+    "script": "seats",
     "transcript": "transcripts",
     "transcript_text": "transcripts",
     "transcripts_text": "transcripts",
@@ -78,6 +79,7 @@ __all__ = [
     "plan_groups",
     "rewards_vary",
     "rollout_metrics",
+    "script",
     "staleness",
     "transcript",
     "transcript_text",

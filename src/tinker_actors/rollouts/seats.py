@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import importlib
+import inspect
+import random
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from tinker_actors.data import derive_seed
 from tinker_actors.environments import (
     Agent,
     DemonstrationAgent,
+    Environment,
     LiveEnvironment,
     Overflow,
     PolicyAgent,
@@ -62,10 +67,14 @@ class ScriptedSeat:
     """A function plays.
 
     Attributes:
-        function: `package.module:function`, from the observation's messages to the action's text; plain or async.
+        function: `package.module:function`, or the name of a function in the environment's own file. It takes the
+            messages that the seat has been shown since it last acted and returns the action's text; plain or async.
+            Parameters that it calls `rng` and `seat` get the episode's own luck and the seat's name.
+        options: Further keyword arguments.
     """
 
     function: str
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
 Seat = PolicySeat | DemonstrationSeat | ScriptedSeat
@@ -82,12 +91,13 @@ def agent_for(spec: Seat, *, seat: str, live: LiveEnvironment, renderer: Rendere
         seed: The episode's.
 
     Raises:
-        ConfigError: A scripted seat's function isn't found.
+        ConfigError: As `script`.
     """
     if isinstance(spec, DemonstrationSeat):
         return DemonstrationAgent(partial(live.demonstrate, seat), renderer, trainable=spec.trainable)
     if isinstance(spec, ScriptedSeat):
-        return ScriptedAgent(_function(spec.function))
+        function = script(spec, live.environment)
+        return ScriptedAgent(partial(function, **_given(function, seat, seed), **spec.options))
     return PolicyAgent(
         spec.sampler,
         renderer,
@@ -103,12 +113,34 @@ def agent_for(spec: Seat, *, seat: str, live: LiveEnvironment, renderer: Rendere
     )
 
 
-def _function(path: str) -> Any:
-    module, _, name = path.partition(":")
+def script(spec: ScriptedSeat, environment: type[Environment]) -> Callable[..., Any]:
+    """The function of a scripted seat.
+
+    Raises:
+        ConfigError: It isn't found, or doesn't take the options.
+    """
+    path, (module, colon, name) = spec.function, spec.function.partition(":")
+    if not colon:
+        module, name = environment.__module__, path
     try:
         found = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(f"scripted seat {path!r} is not found ({error}); package.module:function is needed") from None
+        raise ConfigError(
+            f"scripted seat {path!r} is not found ({error}); package.module:function is needed, or the name of a "
+            "function in the environment's file"
+        ) from None
     if not callable(found):
         raise ConfigError(f"scripted seat {path!r} is {found!r}; a function is needed")
+    try:
+        inspect.signature(found).bind((), **_given(found, "", 0), **spec.options)
+    except TypeError as error:
+        options = ", ".join(f"{key}={value!r}" for key, value in spec.options.items())
+        raise ConfigError(f"scripted seat {path!r} can't be called with (messages, {options}): {error}") from None
     return found
+
+
+def _given(function: Callable[..., Any], seat: str, seed: int) -> dict[str, Any]:
+    """What a function is given besides the messages, if it has parameters for it."""
+    known = inspect.signature(function).parameters
+    given = {"rng": lambda: random.Random(derive_seed(seed, "script", seat)), "seat": lambda: seat}
+    return {name: make() for name, make in given.items() if name in known}

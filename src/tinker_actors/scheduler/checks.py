@@ -7,6 +7,7 @@ from tinker_actors.errors import ConfigError, TinkerActorsError
 from tinker_actors.models import Renderer, load_tokenizer
 from tinker_actors.policies import SnapshotStore
 from tinker_actors.scheduler.config import RunConfig
+from tinker_actors.scheduler.line_ups import Players, check_players
 
 
 def check_job(config: RunConfig) -> EnvironmentFactory:
@@ -17,7 +18,8 @@ def check_job(config: RunConfig) -> EnvironmentFactory:
 
     Raises:
         ConfigError: The environment can't be loaded or made with its options, or lacks the demonstrations that the
-            warm-up needs, or `kl.reference` is not in the store that is named.
+            warm-up needs, its seats can't be filled as the tables say, or `kl.reference` is not in the store that is
+            named.
         ModelError: The model can't be resolved, or its chat template can't be used.
     """
     environment = load_environment(config.environment.name, **config.environment.options)
@@ -29,6 +31,8 @@ def check_job(config: RunConfig) -> EnvironmentFactory:
     except Exception as error:  # user code: any failure is named in one line
         options = ", ".join(f"{key}={value!r}" for key, value in config.environment.options.items())
         raise ConfigError(f"environment {environment.name}({options}): {type(error).__name__}: {error}") from error
+    players = Players.of(config, environment.environment.seats)
+    check_players(players, environment)
     if config.warmup.method != "none" and environment.environment.demonstrate is Environment.demonstrate:
         raise ConfigError(
             f"warmup.method is {config.warmup.method!r}, but environment {environment.name} has no demonstrate(); "

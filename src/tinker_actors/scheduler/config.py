@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
 from tinker_actors.algorithms import ADVANTAGE_SETTINGS, AdvantageConfig, AdvantageName, Aggregation
 from tinker_actors.errors import ConfigError, PolicyError
 from tinker_actors.policies import Handle
-from tinker_actors.scheduler.sections import JobSection, OptimizerSection, Section
+from tinker_actors.scheduler.players import SOLE_POLICY, PolicyName, PolicyTable, SeatSection
+from tinker_actors.scheduler.sections import JobSection, OptimizerSection, PolicySection, Section
 from tinker_actors.training import AdamParams, LossConfig
 
 
@@ -141,6 +143,8 @@ class RolloutSection(Section):
     """Seconds for one action and the environment's answer to it."""
     episode_timeout: float = Field(default=300.0, gt=0)
     """Seconds."""
+    rotate_seats: bool = False
+    """Whether the players move on by one seat from group to group, so that a policy learns every side of a game."""
     transcripts_per_step: int = Field(default=8, ge=0)
     """Episodes of each step that are written to rollouts.jsonl; failed ones always are."""
 
@@ -157,6 +161,14 @@ class TrainerSection(OptimizerSection):
         return self.params_at(step, self.steps)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearnerSettings:
+    """What one policy that learns is made of, and how it is trained."""
+
+    policy: PolicySection
+    trainer: TrainerSection
+
+
 class EvaluationSection(Section):
     """Validation on tasks that training never sees."""
 
@@ -167,6 +179,19 @@ class EvaluationSection(Section):
     """0 is greedy."""
     stop_at: float | None = None
     """Training ends early once an evaluation's mean reward reaches this."""
+    seats: dict[str, SeatSection] = Field(default_factory=dict)
+    """Who plays which seat, where it is someone else than in training."""
+
+    @field_validator("seats")
+    @classmethod
+    def _refuse_leagues(cls, value: dict[str, SeatSection]) -> dict[str, SeatSection]:
+        for seat, section in value.items():
+            if section.player == "league":
+                raise ValueError(
+                    f"seat {seat!r} has player 'league', whose pool changes, so that evaluations could not be "
+                    "compared; 'snapshot', 'script', 'demonstration' or 'policy' is needed"
+                )
+        return value
 
 
 class RunConfig(JobSection):
@@ -181,6 +206,10 @@ class RunConfig(JobSection):
     rollouts: RolloutSection = RolloutSection()
     trainer: TrainerSection = TrainerSection()
     evaluation: EvaluationSection = EvaluationSection()
+    policies: dict[PolicyName, PolicyTable] = Field(default_factory=dict)
+    """The policies that learn, where it is not a single one in all seats."""
+    seats: dict[str, SeatSection] = Field(default_factory=dict)
+    """Who plays which seat of the environment."""
 
     def loss_config(self) -> LossConfig:
         """The loss of the run's updates.
@@ -221,13 +250,33 @@ class RunConfig(JobSection):
         own = self.algorithm
         return AdvantageConfig(name=own.name, **{name: getattr(own, name) for name in ADVANTAGE_SETTINGS})
 
+    def learners(self) -> dict[str, LearnerSettings]:
+        """What each policy that learns is made of and trained with, by its id.
+
+        Raises:
+            ValueError: A table can't work with what it is laid over.
+        """
+        if not self.policies:
+            return {SOLE_POLICY: LearnerSettings(policy=self.policy, trainer=self.trainer)}
+        return {
+            name: LearnerSettings(
+                policy=_laid_over(f"policies.{name}", table, self.policy),
+                trainer=_laid_over(f"policies.{name}", table, self.trainer),
+            )
+            for name, table in self.policies.items()
+        }
+
     @model_validator(mode="after")
     def _refuse_what_cannot_work(self) -> RunConfig:
-        if self.policy.kind == "full" and self.warmup.method == "lora":
-            raise ValueError(
-                "warmup.method is 'lora', but policy.kind 'full' has no adapter; 'full' is needed, or 'none'"
-            )
-        self.trainer.check_trains(self.policy)
+        for name, settings in self.learners().items():
+            where = f"policies.{name}: " if self.policies else ""
+            if settings.policy.kind == "full" and self.warmup.method == "lora":
+                raise ValueError(
+                    f"{where}warmup.method is 'lora', but policy.kind 'full' has no adapter; 'full' is needed, or "
+                    "'none'"
+                )
+            settings.trainer.check_trains(settings.policy)
+        self._refuse_unknown_policies()
         try:
             self.loss_config()
         except ConfigError as error:
@@ -240,6 +289,16 @@ class RunConfig(JobSection):
         self._refuse_groups_without_advantage()
         self._refuse_what_cannot_overlap()
         return self
+
+    def _refuse_unknown_policies(self) -> None:
+        known = list(self.learners())
+        for table, seats in (("seats", self.seats), ("evaluation.seats", self.evaluation.seats)):
+            for seat, section in seats.items():
+                if section.policy is not None and section.store is None and section.policy not in known:
+                    raise ValueError(
+                        f"{table}.{seat}.policy is {section.policy!r}, which is none of this run's; those are "
+                        f"{', '.join(known)}"
+                    )
 
     def _refuse_groups_without_advantage(self) -> None:
         try:
@@ -295,3 +354,22 @@ class RunConfig(JobSection):
         if rollouts.max_staleness is None:
             return rollouts.submit_ahead
         return min(rollouts.submit_ahead, (rollouts.max_staleness - (epochs - 1)) // epochs)
+
+
+_Laid = TypeVar("_Laid", PolicySection, TrainerSection)
+
+
+def _laid_over(name: str, table: PolicyTable, section: _Laid) -> _Laid:
+    """A section with a policy's own values in it.
+
+    Raises:
+        ValueError: They can't work; names the table.
+    """
+    try:
+        return type(section).model_validate(table.over(section))
+    except ValidationError as error:
+        detail = error.errors()[0]
+        key = ".".join([name, *map(str, detail["loc"])])
+        message = str(detail["msg"]).removeprefix("Value error, ")
+        text = f" is {detail['input']!r}; {message[0].lower()}{message[1:]}" if detail["loc"] else f": {message}"
+        raise ValueError(f"{key}{text}") from None

@@ -7,7 +7,7 @@ import difflib
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, cast, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
@@ -147,8 +147,13 @@ def _hint(location: Sequence[str], model: type[BaseModel]) -> str:
 
 
 def _known_keys(model: type[BaseModel], location: Sequence[str]) -> list[str]:
-    for part in location:
+    left = list(location)
+    while left:
+        part = left.pop(0)
         annotation = model.model_fields[part].annotation if part in model.model_fields else None
+        if get_origin(annotation) is dict and left:  # tables of one kind, by names of the user's
+            left.pop(0)
+            annotation = get_args(annotation)[1]
         if not (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
             return []
         model = annotation

@@ -9,6 +9,7 @@ from dataclasses import asdict, replace
 
 from tinker_actors.actors import Mesh
 from tinker_actors.data import Episode, Task
+from tinker_actors.errors import ConfigError
 from tinker_actors.policies import PolicySpec, Retention, Snapshot, SnapshotStore
 from tinker_actors.rollouts import transcript, transcript_text
 from tinker_actors.sampling import Sampler
@@ -43,6 +44,8 @@ async def run_job(config: RunConfig, folder: RunFolder, observer: RunObserver) -
         ConfigError: The environment or model can't be loaded.
     """
     environment = check_job(config)
+    if config.policies or config.seats or config.evaluation.seats or config.rollouts.rotate_seats:
+        raise ConfigError("policies, seats and rollouts.rotate_seats are read and checked, but no run seats them")
     state = folder.load_state()
     observer.started(config.name, folder.root, config.trainer.steps, state.step if state else 0)
     observer.phase(Phase.START, 0, 0)

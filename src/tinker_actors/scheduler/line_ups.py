@@ -1,0 +1,129 @@
+"""Who plays which seat, from a run's tables and its environment's seats."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from tinker_actors.environments import Environment, EnvironmentFactory
+from tinker_actors.errors import ConfigError, TinkerActorsError
+from tinker_actors.policies import Snapshot, SnapshotStore
+from tinker_actors.rollouts import ScriptedSeat, script
+from tinker_actors.scheduler.config import RunConfig
+from tinker_actors.scheduler.players import SeatSection
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Players:
+    """Who plays each seat of the environment, with every default filled in.
+
+    Attributes:
+        training: In the rollouts that are trained on.
+        evaluation: In evaluations.
+    """
+
+    training: Mapping[str, SeatSection]
+    evaluation: Mapping[str, SeatSection]
+
+    @classmethod
+    def of(cls, config: RunConfig, seats: Sequence[str]) -> Players:
+        """The players of a run.
+
+        Raises:
+            ConfigError: A table is for a seat that the environment hasn't, a seat's policy is not said, or a policy
+                has no seat to learn from.
+        """
+        training = {seat: _filled(config, "seats", seat, config.seats.get(seat)) for seat in seats}
+        own = config.evaluation.seats
+        evaluation = {
+            seat: _filled(config, "evaluation.seats", seat, own[seat]) if seat in own else _still(training[seat])
+            for seat in seats
+        }
+        for table, given in (("seats", config.seats), ("evaluation.seats", own)):
+            _refuse_strangers(table, given, seats)
+        playing = {section.policy for section in training.values() if section.player == "policy"}
+        if idle := [name for name in config.learners() if name not in playing]:
+            raise ConfigError(
+                f"policy {idle[0]!r} plays no seat, so that it would never learn; the seats are {', '.join(seats)}: "
+                f"give it one, as in seats.{seats[0]}.policy = {idle[0]!r}"
+            )
+        if config.rollouts.rotate_seats and len(seats) == 1:
+            raise ConfigError(f"rollouts.rotate_seats is true, but the environment has one seat, {seats[0]!r}")
+        return cls(training=training, evaluation=evaluation)
+
+
+def check_players(players: Players, factory: EnvironmentFactory) -> None:
+    """Find out whether the players can be there, before anything is started.
+
+    Raises:
+        ConfigError: A script isn't found or can't be called, the environment has no demonstrations, or a store doesn't
+            hold the snapshot.
+    """
+    for table, seats in (("seats", players.training), ("evaluation.seats", players.evaluation)):
+        for seat, section in seats.items():
+            if section.player == "demonstration" and factory.environment.demonstrate is Environment.demonstrate:
+                raise ConfigError(
+                    f"{table}.{seat}.player is 'demonstration', but environment {factory.name} has no demonstrate()"
+                )
+            try:
+                if section.function is not None:
+                    script(ScriptedSeat(function=section.function, options=section.options), factory.environment)
+                if section.store is not None:
+                    stored_snapshot(section)
+            except TinkerActorsError as error:
+                raise ConfigError(f"{table}.{seat}: {error}") from error
+
+
+def stored_snapshot(section: SeatSection) -> Snapshot:
+    """The snapshot in another store that a seat's table names.
+
+    Raises:
+        ConfigError: The table doesn't say whose newest snapshot is meant.
+        UnknownPolicyError: The store has none such.
+    """
+    store = SnapshotStore(section.store or "")
+    if section.snapshot not in (None, "latest"):
+        return store.get(section.snapshot)
+    if section.policy is not None:
+        return store.latest(section.policy)
+    policies = [policy for policy in store.policies() if store.list(policy)]
+    if len(policies) != 1:
+        raise ConfigError(
+            f"policy is not given, and the store {store.root} has snapshots of {', '.join(policies) or 'none'}; "
+            "name the policy, or a snapshot's handle"
+        )
+    return store.latest(policies[0])
+
+
+def _filled(config: RunConfig, table: str, seat: str, section: SeatSection | None) -> SeatSection:
+    """A seat's table with the policy that it means."""
+    section = section or SeatSection()
+    known = list(config.learners())
+    if section.player not in ("policy", "snapshot", "league") or section.policy is not None or section.store:
+        return section
+    if seat in known:
+        policy = seat
+    elif len(known) == 1:
+        policy = known[0]
+    else:
+        raise ConfigError(
+            f"{table}.{seat} names no policy, and this run has several; {table}.{seat}.policy is needed, one of "
+            f"{', '.join(known)}"
+        )
+    return section.model_copy(update={"policy": policy})
+
+
+def _still(section: SeatSection) -> SeatSection:
+    """Who plays in evaluations in place of a training player: in that of a league, the policy as RL begins."""
+    if section.player != "league":
+        return section.model_copy(update={"temperature": None}) if section.player == "policy" else section
+    return SeatSection(player="snapshot", policy=section.policy, snapshot="initial", max_tokens=section.max_tokens)
+
+
+def _refuse_strangers(table: str, given: Mapping[str, SeatSection], seats: Sequence[str]) -> None:
+    for seat in given:
+        if seat not in seats:
+            close = difflib.get_close_matches(seat, seats, n=1)
+            hint = f"; did you mean {table}.{close[0]}?" if close else ""
+            raise ConfigError(f"{table}.{seat}: the environment's seats are {', '.join(seats)}{hint}")
