@@ -97,12 +97,14 @@ class Message:
         return "".join(part if isinstance(part, str) else f"[image {part.width}x{part.height}]" for part in self.parts)
 
 
-def tool_results(calls: Sequence[ToolCall], results: Mapping[str, str]) -> tuple[Message, ...]:
+def tool_results(
+    calls: Sequence[ToolCall], results: Mapping[str, str | tuple[str | Image, ...]]
+) -> tuple[Message, ...]:
     """Answer every call once, in call order, keyed by call id.
 
     Args:
         calls: The calls of one assistant message.
-        results: Result text by call id, in any order.
+        results: By call id, in any order: text, or text and images.
 
     Raises:
         DataError: A call has no result, a result has no call, or two calls share an id.
@@ -114,4 +116,9 @@ def tool_results(calls: Sequence[ToolCall], results: Mapping[str, str]) -> tuple
         raise DataError(f"tool calls {missing} have no result; results were given for {sorted(results)}")
     if surplus := sorted(set(results) - set(ids)):
         raise DataError(f"tool results {surplus} answer no call; the calls are {ids}")
-    return tuple(Message(role="tool", content=results[call.id], tool_call_id=call.id, name=call.name) for call in calls)
+    return tuple(_result(call, results[call.id]) for call in calls)
+
+
+def _result(call: ToolCall, content: str | tuple[str | Image, ...]) -> Message:
+    text, parts = (content, ()) if isinstance(content, str) else ("", content)
+    return Message(role="tool", content=text, parts=parts, tool_call_id=call.id, name=call.name or None)

@@ -1,0 +1,29 @@
+"""Tools for environments: Python functions with schemas from their type hints, called in text, answered in order."""
+
+from tinker_actors.environments.tools.environment import ToolEnvironment
+from tinker_actors.environments.tools.formats import (
+    HermesFormat,
+    JsonFormat,
+    PlainFormat,
+    Said,
+    ToolFormat,
+    tool_format,
+)
+from tinker_actors.environments.tools.tool import Content, Tool, ToolError, tool
+from tinker_actors.environments.tools.toolbox import Toolbox, Used
+
+__all__ = [
+    "Content",
+    "HermesFormat",
+    "JsonFormat",
+    "PlainFormat",
+    "Said",
+    "Tool",
+    "ToolEnvironment",
+    "ToolError",
+    "ToolFormat",
+    "Toolbox",
+    "Used",
+    "tool",
+    "tool_format",
+]
