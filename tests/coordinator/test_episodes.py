@@ -206,7 +206,7 @@ async def test_after_one_agent_raised_no_trace_of_the_others_appears():
     assert traces == ["left"]  # it had been cancelled and had ended when the episode was returned
     assert (environment.heard, environment.closed) == ([], 1)
     assert episode.error.startswith("game: seat 'x', turn 0: ValueError: lost (")
-    assert [entry.turns for entry in episode.trajectories] == [(), ()]
+    assert [[turn.end for turn in entry.turns] for entry in episode.trajectories] == [[TurnEnd.AGENT_ERROR], []]
     ((trajectory, error),) = slow.ends
     assert (trajectory.end, error) == (EpisodeEnd.FAILED, episode.error)
 

@@ -98,6 +98,7 @@ def test_metrics_count_trainable_seats_of_valid_episodes_only():
         "episodes": 3,
         "failed": 1,
         "truncated": 0.5,
+        "forfeited": 0,
         "reward": 0.5,
         "turns": 1.5,
         "action_tokens": 8,

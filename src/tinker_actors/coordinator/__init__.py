@@ -1,19 +1,24 @@
 """The agent protocol coordinator: internal barriers within an episode, the global one between phases."""
 
 from tinker_actors.coordinator.barrier import SeatFailedError
-from tinker_actors.coordinator.clock import EpisodeClock
-from tinker_actors.coordinator.episode import describe_error, failed_episode, run_episode
+from tinker_actors.coordinator.clock import EpisodeClock, SeatLateError
+from tinker_actors.coordinator.described import describe_error
+from tinker_actors.coordinator.episode import failed_episode, run_episode
 from tinker_actors.coordinator.limits import EpisodeLimits
 from tinker_actors.coordinator.phases import Phase, PhaseBarrier, PhaseBrokenError, PhaseState
+from tinker_actors.coordinator.protocol import EpisodeState, Stage
 
 __all__ = [
     "EpisodeClock",
     "EpisodeLimits",
+    "EpisodeState",
     "Phase",
     "PhaseBarrier",
     "PhaseBrokenError",
     "PhaseState",
     "SeatFailedError",
+    "SeatLateError",
+    "Stage",
     "describe_error",
     "failed_episode",
     "run_episode",

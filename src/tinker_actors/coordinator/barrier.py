@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 
-from tinker_actors.data import Message
+from tinker_actors.coordinator.clock import EpisodeClock, SeatLateError
+from tinker_actors.data import Message, TurnEnd
 from tinker_actors.environments import Action, Agent
 from tinker_actors.errors import EpisodeError
 
@@ -23,16 +24,30 @@ class SeatFailedError(EpisodeError):
         self.seat = seat
         self.cause = cause
 
+    @property
+    def end(self) -> TurnEnd:
+        """How the seat's turn ended by it."""
+        if isinstance(self.cause, SeatLateError):
+            return TurnEnd.TIMEOUT
+        return TurnEnd.CANCELLED if isinstance(self.cause, asyncio.CancelledError) else TurnEnd.AGENT_ERROR
+
 
 class Barrier:
     """Opened for the seats of one turn after another.
+
+    Args:
+        agents: Who acts, by seat.
+        clock: The episode's.
+        seconds: For one answer, of the seats that have such a limit.
 
     Attributes:
         waiting_for: The seats that have not answered yet; empty between turns.
     """
 
-    def __init__(self, agents: Mapping[str, Agent]) -> None:
+    def __init__(self, agents: Mapping[str, Agent], clock: EpisodeClock, seconds: Mapping[str, float]) -> None:
         self._agents = agents
+        self._clock = clock
+        self._seconds = seconds
         self.waiting_for: Mapping[str, tuple[Message, ...]] = {}
 
     async def act(self, observations: Mapping[str, tuple[Message, ...]]) -> dict[str, Action]:
@@ -40,12 +55,14 @@ class Barrier:
 
         Raises:
             SeatFailedError: One failed. The others have been cancelled and have ended by then.
+            TimeoutError: A limit was passed.
         """
         if len(observations) == 1:
             # A turn-based game opens a barrier for one seat at a time: a task of its own would buy nothing.
             self.waiting_for = observations
             ((seat, messages),) = observations.items()
             actions = {seat: await self._answer(seat, messages)}
+            self._clock.check()
         else:
             actions = await self._answer_together(observations)
         self.waiting_for = {}
@@ -56,6 +73,7 @@ class Barrier:
 
         async def answer(seat: str, messages: tuple[Message, ...]) -> Action:
             action = await self._answer(seat, messages)
+            self._clock.check()
             del waiting_for[seat]
             return action
 
@@ -70,7 +88,9 @@ class Barrier:
     async def _answer(self, seat: str, messages: tuple[Message, ...]) -> Action:
         # The boundary to the agents: whatever one raises is that seat's failure.
         try:
-            action = as_action(messages, await self._agents[seat].act(messages))
+            answer = self._agents[seat].act(messages)
+            seconds = self._seconds.get(seat)
+            action = as_action(messages, await (answer if seconds is None else self._clock.within(seconds, answer)))
         except (Exception, SystemExit, asyncio.CancelledError) as error:
             if isinstance(error, asyncio.CancelledError) and is_cancelled():
                 raise

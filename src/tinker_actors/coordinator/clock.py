@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Generator
+from collections.abc import Awaitable, Generator
 from contextlib import contextmanager
 from types import TracebackType
+from typing import TypeVar
 
 from tinker_actors.coordinator.limits import EpisodeLimits
 
+T = TypeVar("T")
+
 _SLACK = 0.05  # share of `turn_seconds` by which a turn may be longer: quick turns then leave the timer alone
+
+
+class SeatLateError(TimeoutError):
+    """A seat didn't answer within its own limit."""
 
 
 class EpisodeClock:
@@ -24,24 +31,31 @@ class EpisodeClock:
         self._stops = 0
         self._stopped_at = 0.0
         self._due: float | None = None  # while it is stopped
+        self._seats: dict[asyncio.Timeout, float] = {}  # when the limit of a seat that is to answer passes
+        self.bounded = False
+        """Whether a turn or the episode has a limit."""
 
     @property
     def expired(self) -> bool:
         """Whether a limit was passed."""
         return self._timeout.expired()
 
+    @property
+    def is_over(self) -> bool:
+        """Whether the limit of the whole episode was passed."""
+        return self.expired and self._whole is not None and asyncio.get_running_loop().time() >= self._whole
+
     def limit(self, limits: EpisodeLimits) -> None:
         """Set the limits; the episode begins now."""
         self._turn = limits.turn_seconds
         if limits.episode_seconds is not None:
             self._whole = asyncio.get_running_loop().time() + limits.episode_seconds
+        self.bounded = self._turn is not None or self._whole is not None
 
     def next_turn(self) -> None:
         """Move the deadline to the end of the turn that begins, or of the episode if that is sooner."""
-        if self._turn is None and self._whole is None:
+        if not self.bounded:
             return
-        if self.expired:  # something caught the cancellation by which the deadline makes itself known
-            raise TimeoutError
         now = asyncio.get_running_loop().time()
         standing = self._due if self._stops else self._timeout.when()
         if self._turn is None:
@@ -55,6 +69,39 @@ class EpisodeClock:
         elif wanted != standing:
             self._timeout.reschedule(wanted)
 
+    def check(self) -> None:
+        """Raise `TimeoutError` if a limit was passed, which code that caught its cancellation may hide."""
+        if self.bounded and self.expired:
+            raise TimeoutError
+
+    async def within(self, seconds: float, answer: Awaitable[T]) -> T:
+        """Wait for a seat's answer.
+
+        Args:
+            seconds: The seat's own limit.
+            answer: What is waited for; cancelled past the limit.
+
+        Raises:
+            SeatLateError: It didn't come in time.
+        """
+        timeout = asyncio.timeout(None)
+        try:
+            async with timeout:
+                begins = self._stopped_at if self._stops else asyncio.get_running_loop().time()
+                self._seats[timeout] = begins + seconds
+                if not self._stops:
+                    timeout.reschedule(begins + seconds)
+                found = await answer
+        except TimeoutError:
+            if timeout.expired():
+                raise SeatLateError from None
+            raise
+        finally:
+            self._seats.pop(timeout, None)
+        if timeout.expired():  # the answer caught its cancellation
+            raise SeatLateError
+        return found
+
     @contextmanager
     def stopped(self) -> Generator[None]:
         """Within it no time passes for the episode. May be entered by several of its seats at once."""
@@ -62,16 +109,25 @@ class EpisodeClock:
         if self._stops == 1:
             self._stopped_at, self._due = asyncio.get_running_loop().time(), self._timeout.when()
             self._move(None)
+            for timeout in self._seats:
+                if not timeout.expired():
+                    timeout.reschedule(None)
         try:
             yield
         finally:
             self._stops -= 1
             if not self._stops:
-                waited = asyncio.get_running_loop().time() - self._stopped_at
-                if self._whole is not None:
-                    self._whole += waited
-                if self._due is not None:
-                    self._move(self._due + waited)
+                self._resume(asyncio.get_running_loop().time() - self._stopped_at)
+
+    def _resume(self, waited: float) -> None:
+        if self._whole is not None:
+            self._whole += waited
+        if self._due is not None:
+            self._move(self._due + waited)
+        for timeout, due in self._seats.items():
+            self._seats[timeout] = due + waited
+            if not timeout.expired():
+                timeout.reschedule(due + waited)
 
     def _move(self, when: float | None) -> None:
         if self._running and not self.expired:

@@ -16,6 +16,8 @@ class TurnEnd(Enum):
     """Prompt and reply together reached the context length."""
     ENV_ERROR = "env_error"
     """The environment raised while it handled the action."""
+    AGENT_ERROR = "agent_error"
+    """The agent raised instead of answering."""
     CANCELLED = "cancelled"
     """The request was cancelled."""
     TIMEOUT = "timeout"
@@ -29,7 +31,7 @@ class TurnEnd(Enum):
     @property
     def is_error(self) -> bool:
         """Whether something went wrong outside the policy."""
-        return self in (TurnEnd.ENV_ERROR, TurnEnd.CANCELLED, TurnEnd.TIMEOUT)
+        return self in (TurnEnd.ENV_ERROR, TurnEnd.AGENT_ERROR, TurnEnd.CANCELLED, TurnEnd.TIMEOUT)
 
 
 class EpisodeEnd(Enum):
@@ -39,15 +41,18 @@ class EpisodeEnd(Enum):
     """The environment reached its own end."""
     TRUNCATED = "truncated"
     """A limit on turns or tokens cut it."""
+    FORFEITED = "forfeited"
+    """A seat failed, and the rule for that gave the rewards: for the other seats it is an outcome like others. The
+    trajectory of the seat that failed ends `FAILED`."""
     FAILED = "failed"
     """Something raised: the episode is counted and named, and no estimator sees it."""
 
     @property
     def is_truncated(self) -> bool:
-        """Whether a limit cut the episode."""
-        return self is EpisodeEnd.TRUNCATED
+        """Whether the episode was cut before the environment's own end, and yet has an outcome."""
+        return self in (EpisodeEnd.TRUNCATED, EpisodeEnd.FORFEITED)
 
     @property
     def is_error(self) -> bool:
-        """Whether the episode has no valid outcome."""
+        """Whether there is no valid outcome."""
         return self is EpisodeEnd.FAILED

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tinker_actors.data.endings import EpisodeEnd, TurnEnd
@@ -79,7 +79,7 @@ class Trajectory:
         seat: The seat.
         policy: The policy's id; None for scripts and people.
         turns: In order.
-        end: How the episode ended for this seat.
+        end: How the episode ended for this seat: as the episode did, or `FAILED` for a seat that forfeited it.
         trainable: Whether these turns may enter datums and statistics; False for frozen seats.
     """
 
@@ -122,7 +122,7 @@ class Episode:
         task: The task.
         end: How it ended.
         trajectories: One per seat that took part; may be partial if the episode failed.
-        error: For a failed episode, one line that says what raised and where.
+        error: For a failed or forfeited episode, one line that says what raised and where.
         metrics: Named numbers that the environment reported.
     """
 
@@ -137,8 +137,11 @@ class Episode:
         seats = [trajectory.seat for trajectory in self.trajectories]
         if len(set(seats)) != len(seats):
             raise DataError(f"episode {self.id} has seats {seats}; one trajectory per seat is needed")
-        if (self.error is not None) != self.end.is_error:
-            raise DataError(f"episode {self.id} ended {self.end.value} with error {self.error!r}; failed ones name one")
+        if (self.error is not None) != (self.end in (EpisodeEnd.FAILED, EpisodeEnd.FORFEITED)):
+            raise DataError(
+                f"episode {self.id} ended {self.end.value} with error {self.error!r}; ones that failed or were forfeited "
+                "have one, others none"
+            )
 
     def trajectory(self, seat: str) -> Trajectory:
         """The trajectory of a seat.
@@ -181,15 +184,18 @@ class Group:
         return tuple(episode for episode in self.episodes if episode.end.is_error)
 
     def trajectories(self, seat: str) -> tuple[Trajectory, ...]:
-        """The trainable trajectories of a seat in the valid episodes."""
-        found = (entry for episode in self.valid for entry in episode.trajectories if entry.seat == seat)
-        return tuple(entry for entry in found if entry.trainable)
+        """The trainable trajectories of a seat in the valid episodes, but for those that it forfeited."""
+        return tuple(entry for entry in self._trainable if entry.seat == seat)
 
     @property
     def trainable_seats(self) -> tuple[str, ...]:
         """The seats with trainable trajectories, in order of appearance."""
-        seats = (entry.seat for episode in self.valid for entry in episode.trajectories if entry.trainable)
-        return tuple(dict.fromkeys(seats))
+        return tuple(dict.fromkeys(entry.seat for entry in self._trainable))
+
+    @property
+    def _trainable(self) -> Iterator[Trajectory]:
+        entries = (entry for episode in self.valid for entry in episode.trajectories)
+        return (entry for entry in entries if entry.trainable and not entry.end.is_error)
 
 
 def turns_from_prompts(pairs: Sequence[tuple[Sequence[int], Sequence[int], Sequence[float]]]) -> tuple[Turn, ...]:

@@ -11,6 +11,7 @@ from tinker_actors.environments.loading import (
     shipped_environments,
 )
 from tinker_actors.environments.policy_agent import PolicyAgent, SamplesTokens
+from tinker_actors.environments.rules import Forfeit, TurnOrder
 
 __all__ = [
     "Action",
@@ -20,6 +21,7 @@ __all__ = [
     "Environment",
     "EnvironmentFactory",
     "EnvironmentSpec",
+    "Forfeit",
     "LiveEnvironment",
     "Observation",
     "Outcome",
@@ -29,6 +31,7 @@ __all__ = [
     "SamplesTokens",
     "ScriptedAgent",
     "Step",
+    "TurnOrder",
     "WrongReturnError",
     "load_environment",
     "shipped_environments",

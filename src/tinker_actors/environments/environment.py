@@ -24,9 +24,11 @@ import random
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 from tinker_actors.data import Message
+from tinker_actors.environments.rules import Forfeit, TurnOrder, check_rules, rewards_of
 from tinker_actors.errors import ConfigError
 
 Observation = str | Message | Sequence[Message]
@@ -42,8 +44,9 @@ class Step:
 
     Attributes:
         observation: What is to be answered next; None if the episode is over. The keys of a mapping say which seats
-            act next: one (turn-based) or several (simultaneous).
-        reward: What the action earned. A seat that isn't acting may be rewarded too: that belongs to its last turn.
+            act next, as far as `turn_order` leaves that open; a team's name stands for each of its seats.
+        reward: What the action earned. A seat that isn't acting may be rewarded too: that belongs to its last turn. A
+            team's reward goes to each of its seats.
         terminated: Whether the environment reached its own end.
         truncated: Whether the environment cut the episode short, at a limit of its own.
         metrics: Named numbers to record with the episode; a later value replaces an earlier one.
@@ -66,6 +69,9 @@ class Environment(ABC):
     Attributes:
         seats: The places that agents fill. With several, observations, actions and rewards are mappings by seat.
         max_turns: How many steps an episode may take; one that isn't over by then ends truncated.
+        turn_order: Who acts next, where there are several seats; by default whomever the observations name.
+        teams: Seats that play together, by team; a team's name may stand for them in observations and rewards.
+        forfeit_rule: What becomes of an episode in which a seat fails. A run may set another rule.
         blocking: Whether plain methods may block.
         rng: This episode's own luck, set before `reset`: it differs between the episodes of a group and depends only
             on the run's seed. What the group must share comes from `reset`'s seed instead.
@@ -75,6 +81,9 @@ class Environment(ABC):
 
     seats: tuple[str, ...] = ("agent",)
     max_turns: int = 32
+    turn_order: TurnOrder = TurnOrder.FREE
+    teams: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+    forfeit_rule: Forfeit = Forfeit.DROP
     blocking: ClassVar[bool] = False
     rng: random.Random
     evaluating: bool = False
@@ -82,6 +91,7 @@ class Environment(ABC):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         check_limits(cls.__name__, cls.seats, cls.max_turns)
+        check_rules(cls.__name__, cls.seats, cls.turn_order, cls.teams, cls.forfeit_rule)
 
     @abstractmethod
     def reset(self, seed: int, /) -> Any:
@@ -111,6 +121,19 @@ class Environment(ABC):
         raise ConfigError(
             f"{type(self).__name__} has no demonstrations; define demonstrate(self) to return an action's text"
         )
+
+    def forfeit(self, failed: tuple[str, ...], rule: Forfeit, /) -> Any:
+        """What a failure of seats is worth, in the present state; may be overridden, and `async`. It ends the episode.
+
+        Args:
+            failed: The seats whose agents raised, were cancelled or didn't answer in time; never all of them.
+            rule: The one that applies: `forfeit_rule`, or what the run sets in its place.
+
+        Returns:
+            Rewards by seat or team, which come on top of those before; or None to drop the episode. As it stands it
+            gives what `rule` says.
+        """
+        return rewards_of(rule, failed, self.seats, self.teams)
 
     def close(self) -> Any:
         """Release what the episode held. Called exactly once, however the episode ends; may be `async`."""

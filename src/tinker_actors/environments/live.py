@@ -7,10 +7,11 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 from tinker_actors.data import Message
 from tinker_actors.environments.environment import Environment, Step, check_limits
+from tinker_actors.environments.rules import Forfeit, TurnOrder, check_rules
 from tinker_actors.environments.threads import CallThread
 from tinker_actors.errors import EpisodeError
 
@@ -38,6 +39,41 @@ class Outcome:
     metrics: Mapping[str, float]
 
 
+class Playable(Protocol):
+    """What the coordinator plays: an environment during one episode, wherever it runs."""
+
+    @property
+    def name(self) -> str:
+        """For error lines."""
+        ...
+
+    @property
+    def seats(self) -> tuple[str, ...]:
+        """The places that agents fill."""
+        ...
+
+    @property
+    def max_turns(self) -> int:
+        """How many steps an episode may take."""
+        ...
+
+    async def reset(self, seed: int) -> dict[str, tuple[Message, ...]]:
+        """The first observations, by the seats that act first."""
+        ...
+
+    async def step(self, actions: Mapping[str, str]) -> Outcome:
+        """Apply the actions of the seats that acted."""
+        ...
+
+    async def forfeit(self, failed: tuple[str, ...], rule: Forfeit | None) -> dict[str, float] | None:
+        """What the failure of seats is worth, by seat; None to drop the episode."""
+        ...
+
+    async def close(self) -> None:
+        """Release what it held; called once."""
+        ...
+
+
 class LiveEnvironment:
     """Drives one instance through one episode.
 
@@ -50,7 +86,11 @@ class LiveEnvironment:
     def __init__(self, environment: Environment, *, luck: int, evaluating: bool = False) -> None:
         self.name = type(environment).__name__
         check_limits(self.name, environment.seats, environment.max_turns)
+        check_rules(self.name, environment.seats, environment.turn_order, environment.teams, environment.forfeit_rule)
         self.seats = environment.seats
+        self._order = environment.turn_order if len(self.seats) > 1 else TurnOrder.FREE
+        self._teams = environment.teams
+        self._round = 0  # how often seats have been asked to act
         self.max_turns = environment.max_turns
         self._first = next(iter(self.seats))
         self._known = frozenset(self.seats)
@@ -107,6 +147,28 @@ class LiveEnvironment:
             metrics=self._metrics(step.metrics),
         )
 
+    async def forfeit(self, failed: tuple[str, ...], rule: Forfeit | None) -> dict[str, float] | None:
+        """What the failure of seats is worth, by seat; None to drop the episode.
+
+        Args:
+            failed: The seats that failed.
+            rule: The run's; None for the environment's own. A run that drops such episodes doesn't ask the environment.
+
+        Raises:
+            WrongReturnError: The environment returned neither None nor rewards.
+        """
+        if rule is Forfeit.DROP:
+            return None
+        returned = await self._call(self._environment.forfeit, failed, rule or self._environment.forfeit_rule)
+        if returned is None:
+            return None
+        if not isinstance(returned, Mapping):
+            raise WrongReturnError(
+                f"{self.name}.forfeit returned {_shown(returned)}; None is needed to drop the episode, or rewards by "
+                f"seat, such as {{{self._first!r}: 1.0}}"
+            )
+        return self._rewards_by_seat("forfeit", cast("Mapping[Any, Any]", returned))
+
     async def demonstrate(self, seat: str) -> str:
         """A demonstration for the seat that is to act.
 
@@ -143,23 +205,57 @@ class LiveEnvironment:
     def _observations(self, method: str, given: Any) -> dict[str, tuple[Message, ...]]:
         # the plain dict first: asking an abstract class is slow
         if type(given) is not dict and not isinstance(given, Mapping):
-            if len(self.seats) > 1:
-                raise WrongReturnError(
-                    f"{self.name}.{method} returned {_shown(given)} as observation; with seats {self.seats} "
-                    f"{self._observation_needed()} is needed"
-                )
-            return {self._first: self._messages(method, given)}
+            return self._unnamed(method, given)
         by_seat = cast("Mapping[Any, Any]", given)
         if not by_seat:
             raise WrongReturnError(
                 f"{self.name}.{method} returned an empty mapping of observations, so that nobody would act; at least "
                 "one seat is needed to go on, terminated=True to end"
             )
+        if self._teams:
+            by_seat = {member: value for name, value in by_seat.items() for member in self._teams.get(name, (name,))}
         self._check_seats(method, "observations", by_seat)
+        if self._order is not TurnOrder.FREE:
+            self._check_order(method, by_seat)
+        self._round += 1
         if len(by_seat) == 1:
             return {seat: self._messages(method, observation) for seat, observation in by_seat.items()}
         # In the order of `seats`, whatever order the mapping has, so that nothing depends on it.
         return {seat: self._messages(method, by_seat[seat]) for seat in self.seats if seat in by_seat}
+
+    def _unnamed(self, method: str, given: Any) -> dict[str, tuple[Message, ...]]:
+        """An observation that names no seat, for those that act by the turn order."""
+        if len(self.seats) == 1:
+            seats = self.seats
+        elif self._order is TurnOrder.ROUND_ROBIN:
+            seats = (self._next,)
+        elif self._order is TurnOrder.SIMULTANEOUS:
+            seats = self.seats
+        else:
+            raise WrongReturnError(
+                f"{self.name}.{method} returned {_shown(given)} as observation; with seats {self.seats} "
+                f"{self._observation_needed()} is needed"
+            )
+        self._round += 1
+        return dict.fromkeys(seats, self._messages(method, given))
+
+    @property
+    def _next(self) -> str:
+        """Whose turn it is where seats act in turn."""
+        return self.seats[self._round % len(self.seats)]
+
+    def _check_order(self, method: str, by_seat: Mapping[Any, Any]) -> None:
+        if self._order is TurnOrder.SIMULTANEOUS:
+            fits, needed = len(by_seat) == len(self.seats), f"all of {list(self.seats)} act in every turn"
+        elif self._order is TurnOrder.ROUND_ROBIN:
+            fits, needed = set(by_seat) == {self._next}, f"it is the turn of {self._next!r} alone"
+        else:
+            fits, needed = len(by_seat) == 1, "one seat acts at a time"
+        if not fits:
+            raise WrongReturnError(
+                f"{self.name}.{method} returned observations for {list(by_seat)}; with turn_order "
+                f"{self._order.value!r} {needed}"
+            )
 
     def _messages(self, method: str, given: Any) -> tuple[Message, ...]:
         if isinstance(given, str):
@@ -177,7 +273,7 @@ class LiveEnvironment:
 
     def _rewards(self, given: Any) -> dict[str, float]:
         if type(given) is not dict and not isinstance(given, Mapping):
-            reward = self._reward(self._first, given)
+            reward = self._reward("step", self._first, given)
             if len(self.seats) == 1:
                 return {self._first: reward} if reward else {}
             if reward:
@@ -186,14 +282,23 @@ class LiveEnvironment:
                     f"such as {{{self._first!r}: {given!r}}}"
                 )
             return {}
-        by_seat = cast("Mapping[Any, Any]", given)
-        self._check_seats("step", "rewards", by_seat)
-        return {seat: self._reward(seat, value) for seat, value in by_seat.items()}
+        return self._rewards_by_seat("step", cast("Mapping[Any, Any]", given))
 
-    def _reward(self, seat: str, value: Any) -> float:
+    def _rewards_by_seat(self, method: str, given: Mapping[Any, Any]) -> dict[str, float]:
+        if not self._teams:
+            self._check_seats(method, "rewards", given)
+            return {seat: self._reward(method, seat, value) for seat, value in given.items()}
+        found: dict[Any, float] = {}
+        for name, value in given.items():
+            for seat in self._teams.get(name, (name,)):
+                found[seat] = found.get(seat, 0.0) + self._reward(method, name, value)
+        self._check_seats(method, "rewards", found)
+        return found
+
+    def _reward(self, method: str, seat: str, value: Any) -> float:
         if not isinstance(value, float | Real) or not math.isfinite(value):
             raise WrongReturnError(
-                f"{self.name}.step returned reward {_shown(value)} for seat {seat!r}; a finite number is needed"
+                f"{self.name}.{method} returned reward {_shown(value)} for seat {seat!r}; a finite number is needed"
             )
         return float(value)
 
@@ -215,8 +320,9 @@ class LiveEnvironment:
         if by_seat.keys() <= self._known:
             return
         if strangers := [seat for seat in by_seat if seat not in self.seats]:
+            teams = f" and its teams {list(self._teams)}" if self._teams else ""
             raise WrongReturnError(
-                f"{self.name}.{method} returned {field} for seats {strangers}; its seats are {list(self.seats)}"
+                f"{self.name}.{method} returned {field} for seats {strangers}; its seats are {list(self.seats)}{teams}"
             )
 
     def _observation_needed(self) -> str:

@@ -6,28 +6,30 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from tinker_actors.data import Group, Trajectory
+from tinker_actors.data import EpisodeEnd, Group, Trajectory
 
 
 def rollout_metrics(groups: Sequence[Group]) -> dict[str, float]:
-    """Means and counts over the trainable seats of the valid episodes; frozen seats and failed episodes don't count.
+    """Means and counts over the trainable seats of the valid episodes; frozen seats, failed episodes and seats that
+    forfeited one don't count.
 
     Args:
         groups: Of one phase.
 
     Returns:
-        `episodes`, `failed`, `truncated` (a share), `reward` (per trajectory), `turns` (per trajectory),
-        `action_tokens` (in all), `tokens_per_turn`, and `reward/SEAT` for each of several seats. The environments' own
-        metrics are averaged as `env/NAME` over the valid episodes that report them.
+        `episodes`, `failed`, `truncated` (a share), `forfeited` (a count), `reward` (per trajectory), `turns` (per
+        trajectory), `action_tokens` (in all), `tokens_per_turn`, and `reward/SEAT` for each of several seats. The
+        environments' own metrics are averaged as `env/NAME` over the valid episodes that report them.
     """
     episodes = [episode for group in groups for episode in group.episodes]
     valid = [episode for group in groups for episode in group.valid]
-    entries = [entry for episode in valid for entry in episode.trajectories if entry.trainable]
+    entries = [entry for group in groups for seat in group.trainable_seats for entry in group.trajectories(seat)]
     turns = [turn for entry in entries for turn in entry.turns]
     metrics: dict[str, float] = {
         "episodes": len(episodes),
         "failed": len(episodes) - len(valid),
         "truncated": _mean([episode.end.is_truncated for episode in valid]),
+        "forfeited": sum(episode.end is EpisodeEnd.FORFEITED for episode in valid),
         "reward": _mean([entry.reward for entry in entries]),
         "turns": _mean([len(entry.turns) for entry in entries]),
         "action_tokens": sum(entry.action_tokens for entry in entries),

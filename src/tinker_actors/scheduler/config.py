@@ -8,6 +8,8 @@ from typing import Any, Literal, TypeVar
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from tinker_actors.algorithms import ADVANTAGE_SETTINGS, AdvantageConfig, AdvantageName, Aggregation
+from tinker_actors.coordinator import EpisodeLimits
+from tinker_actors.environments import Forfeit
 from tinker_actors.errors import ConfigError, PolicyError
 from tinker_actors.policies import Handle
 from tinker_actors.scheduler.players import SOLE_POLICY, PolicyName, PolicyTable, SeatSection
@@ -145,8 +147,20 @@ class RolloutSection(Section):
     """Seconds."""
     rotate_seats: bool = False
     """Whether the players move on by one seat from group to group, so that a policy learns every side of a game."""
+    forfeit: Literal["environment", "loss", "draw", "drop"] = "environment"
+    """What becomes of an episode in which a seat fails: what its environment says; a `loss` for that seat; a `draw`;
+    or `drop` it, as one that failed."""
     transcripts_per_step: int = Field(default=8, ge=0)
     """Episodes of each step that are written to rollouts.jsonl; failed ones always are."""
+
+    @property
+    def limits(self) -> EpisodeLimits:
+        """The bounds of each episode, and what a seat's failure does to it."""
+        return EpisodeLimits(
+            turn_seconds=self.turn_timeout,
+            episode_seconds=self.episode_timeout,
+            forfeit=None if self.forfeit == "environment" else Forfeit(self.forfeit),
+        )
 
 
 class TrainerSection(OptimizerSection):

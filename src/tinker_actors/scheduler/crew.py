@@ -10,7 +10,6 @@ from functools import partial
 from typing import Any
 
 from tinker_actors.actors import Mesh, Restarted, RestartPolicy
-from tinker_actors.coordinator import EpisodeLimits
 from tinker_actors.environments import EnvironmentFactory
 from tinker_actors.policies import PolicyRegistry, Snapshot
 from tinker_actors.rollouts import (
@@ -160,7 +159,7 @@ class Crew:
                 groups=groups,
                 group_size=group_size,
                 seats=seats,
-                limits=EpisodeLimits(turn_seconds=rollouts.turn_timeout, episode_seconds=rollouts.episode_timeout),
+                limits=rollouts.limits,
                 same_every_step=phase == "eval",
                 evaluating=phase == "eval",
                 gate=self.gate if lockstep else None,
