@@ -86,7 +86,7 @@ def test_estimators_see_only_valid_episodes_and_trainable_seats():
 
 
 def test_a_failed_episode_names_its_error_and_a_group_holds_one_task():
-    with pytest.raises(DataError, match="ones that failed or were forfeited have one"):
+    with pytest.raises(DataError, match="those that failed or were forfeited have one"):
         Episode(id="1", task=Task(environment="e", seed=1), end=EpisodeEnd.FAILED, trajectories=())
     with pytest.raises(DataError, match="are not of task"):
         Group(task=Task(environment="e", seed=2), episodes=(episode("1", EpisodeEnd.TERMINATED),))

@@ -139,8 +139,8 @@ class Episode:
             raise DataError(f"episode {self.id} has seats {seats}; one trajectory per seat is needed")
         if (self.error is not None) != (self.end in (EpisodeEnd.FAILED, EpisodeEnd.FORFEITED)):
             raise DataError(
-                f"episode {self.id} ended {self.end.value} with error {self.error!r}; ones that failed or were forfeited "
-                "have one, others none"
+                f"episode {self.id} ended {self.end.value} with error {self.error!r}; those that failed or were "
+                "forfeited have one"
             )
 
     def trajectory(self, seat: str) -> Trajectory:
