@@ -5,6 +5,7 @@ import torch
 import transformers
 
 from tinker_actors.errors import ModelError
+from tinker_actors.models import load_base, load_tokenizer, save_model_directory
 from tinker_actors.sampling.attention import Span
 from tinker_actors.sampling.kv_pool import KVPool
 from tinker_actors.sampling.networks import Network, Rows
@@ -35,9 +36,12 @@ FAMILIES = {
 }
 
 
-def model_of(family):
+WIDE = {"vocab_size": 400, "hidden_size": 320, "intermediate_size": 512}  # all of its layers are worth packing
+
+
+def model_of(family, **others):
     name, options = FAMILIES[family]
-    config = getattr(transformers, name)(**SHAPE, **options)
+    config = getattr(transformers, name)(**SHAPE | options | others)
     how = "eager" if family == "gemma2" else "sdpa"
     generator = torch.Generator().manual_seed(1)
     model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation=how).eval()
@@ -93,9 +97,10 @@ def test_greedy_tokens_equal_transformers_generate(family):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("family", ["llama", "qwen3", "phi3"])
-def test_a_row_has_the_same_bits_alone_and_in_company_in_parts_and_at_once(family, dtype):
-    engine = Greedy(Network(model_of(family).to(getattr(torch, dtype))))
+@pytest.mark.parametrize("shape", [{}, WIDE], ids=["tiny", "wide"])
+@pytest.mark.parametrize("family", ["llama", "qwen3", "phi3", "gemma2"])
+def test_a_row_has_the_same_bits_alone_and_in_company_in_parts_and_at_once(family, shape, dtype):
+    engine = Greedy(Network(model_of(family, **shape).to(getattr(torch, dtype))))
     prompt = [5 + 7 * number % 120 for number in range(90)]
     alone = engine.step([(0, 0, prompt)])
     token_by_token = [engine.step([(0, held, [token])]) for held, token in enumerate(prompt)][-1]
@@ -104,6 +109,18 @@ def test_a_row_has_the_same_bits_alone_and_in_company_in_parts_and_at_once(famil
     company = engine.step([(1, 50, [9]), (2, 37, [8]), (0, 37, prompt[37:])])[2:]
     assert torch.equal(alone, token_by_token)
     assert torch.equal(alone, company)
+
+
+def test_a_model_with_capped_scores_loads_from_a_directory_and_gives_its_logits(tmp_path):
+    model = model_of("gemma2", vocab_size=load_tokenizer("tiny-llama").vocab_size)
+    folder = save_model_directory(model, "tiny-llama", tmp_path / "gemma2")
+    base = load_base(str(folder))
+    ids = [5 + 7 * number % 90 for number in range(40)]
+    with torch.no_grad():
+        expected = model(torch.tensor([ids])).logits[0, -1:]
+    engine = Greedy(Network(base.skeleton()))
+    assert torch.allclose(engine.step([(0, 0, ids)]), expected, atol=1e-4)
+    base.release()
 
 
 def test_a_model_with_layers_that_do_not_attend_is_refused_by_name():

@@ -139,7 +139,6 @@ def load_directory(folder: Path, dtype: str) -> PreTrainedModel:
             loaded: Any = kind.from_pretrained(
                 folder,
                 dtype=getattr(torch, dtype),
-                attn_implementation="sdpa",
                 local_files_only=True,
                 output_loading_info=True,
             )

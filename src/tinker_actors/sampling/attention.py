@@ -86,19 +86,14 @@ class Run:
         return self.masks[key]
 
 
-def runs_of(spans: Sequence[Span], *, merge: bool = True) -> list[Run]:
-    """Group spans, in their order, into as few attention calls as pays.
-
-    Args:
-        spans: In the order of their rows.
-        merge: Whether sequences may share a call.
-    """
+def runs_of(spans: Sequence[Span]) -> list[Run]:
+    """Group spans, in the order of their rows, into as few attention calls as pays."""
     runs: list[Run] = []
     row = 0
     for span in spans:
         keys = -(-(span.held + span.count) // _LINE) * _LINE
         last = runs[-1] if runs else None
-        if merge and last is not None and _joins(span, keys, last):
+        if last is not None and _joins(span, keys, last):
             if len(last.helds) == 1:
                 last.stride = span.start - last.start
             last.helds.append(span.held)
@@ -255,7 +250,7 @@ def _attend(
     key_heads = pool.layers[layer].heads
     groups = heads // key_heads
     wanted = groups * count
-    rows = _padded(wanted, width, query_htd.dtype)
+    rows = _padded(wanted, width, query_htd.dtype) if softcap is None else -(-wanted // _LINE) * _LINE
     low, mask = run.mask(window, groups, rows, query_htd.dtype)
     query = query_htd.narrow(1, run.row, batch * count).reshape(key_heads, groups, batch, count, width)
     query_bgmd = query.permute(2, 0, 1, 3, 4).reshape(batch, key_heads, wanted, width)
@@ -266,10 +261,36 @@ def _attend(
         answer = F.scaled_dot_product_attention(query_bgmd, keys, values, attn_mask=mask, scale=scaling)
     else:
         scale = width**-0.5 if scaling is None else scaling
-        scores = torch.tanh(torch.matmul(query_bgmd, keys.transpose(2, 3)) * (scale / softcap)) * softcap
-        answer = torch.matmul((scores + mask).softmax(-1, dtype=torch.float32).to(values.dtype), values)
+        answer = _capped(query_bgmd, keys, values, mask, scale / softcap, softcap)
     answer = answer[:, :, :wanted].reshape(batch, key_heads, groups, count, -1)
     return answer.permute(0, 3, 1, 2, 4).reshape(batch * count, heads, -1)
+
+
+def _capped(
+    query_bgmd: Tensor, keys_bgld: Tensor, values_bgld: Tensor, mask_b1ml: Tensor, scale: float, cap: float
+) -> Tensor:
+    """Attention with bounded scores in float32: products of 32 queries and 32 keys, added up key by key.
+
+    Every product has one shape, and keys that are masked add zeros at an end: so neither the number of queries nor
+    that of keys changes a bit.
+    """
+    batch, heads, rows, width = query_bgmd.shape
+    pieces, blocks = rows // _LINE, keys_bgld.shape[2] // _LINE
+    queries = query_bgmd.float().reshape(-1, _LINE, width)
+
+    def block(tensor_bgld: Tensor, number: int) -> Tensor:
+        part = tensor_bgld.narrow(2, number * _LINE, _LINE).float()[:, :, None]
+        return part.expand(-1, -1, pieces, -1, -1).reshape(-1, _LINE, part.shape[-1])
+
+    scores = torch.cat([torch.bmm(queries, block(keys_bgld, n).transpose(1, 2)) for n in range(blocks)], dim=-1)
+    scores = scores.mul_(scale).tanh_().mul_(cap).view(batch, heads, rows, -1).add_(mask_b1ml)
+    weights = (scores - scores.amax(-1, keepdim=True)).exp_()
+    parts = weights.view(-1, _LINE, blocks, _LINE)
+    answer = queries.new_zeros(queries.shape[0], _LINE, values_bgld.shape[3])
+    for number in range(blocks):
+        answer += torch.bmm(parts[:, :, number], block(values_bgld, number))
+    total = weights.view(batch, heads, rows, blocks, _LINE).sum(-1).cumsum(-1)[..., -1:]
+    return (answer.view(batch, heads, rows, -1) / total).to(values_bgld.dtype)
 
 
 def _view(tensor_pgd: Tensor, run: Run, low: int) -> Tensor:

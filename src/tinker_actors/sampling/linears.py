@@ -58,6 +58,11 @@ class Product:
         self._pieces: tuple[Tensor, ...] = ()
         self._left = 0
 
+    @property
+    def least_rows(self) -> int:
+        """Rows from which on a row gets the same bits for any number of them."""
+        return 16 if self._packed is None else 2
+
     def piece(self, number: int, x: Tensor) -> Tensor:
         """What one of the layers makes of an input."""
         if self._input is not x:

@@ -26,7 +26,6 @@ from tinker_actors.sampling.linears import Plans, replace_linears
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
 
-_LEAST_ROWS = 16  # fewer rows than this are computed otherwise by some products
 _TRIED_TOKENS = 24
 
 
@@ -80,13 +79,9 @@ class Network:
         expected = self._try_original()
         layers = install(model, self._holder)
         self._products = replace_linears(model, (TOWER,), self._plans)
+        # fewer rows than this are computed otherwise by some product
+        self._least_rows = max((product.least_rows for product, _ in self._products.values()), default=1)
         self.layers = self._try(layers, expected)
-
-    @property
-    def merges(self) -> bool:
-        """Whether sequences may share an attention call: not where scores are capped, which takes another product."""
-        text = self.config.get_text_config()
-        return getattr(text, "attn_logit_softcapping", None) is None
 
     @property
     def resident(self) -> int:
@@ -149,9 +144,9 @@ class Network:
             Logits of the wanted rows, shape (W, V).
         """
         count = len(rows.ids)
-        padding = max(0, _LEAST_ROWS - count)
+        padding = max(0, self._least_rows - count)
         wanted = list(rows.wanted)
-        some = wanted + [len(rows.ids) + padding - 1] * max(0, _LEAST_ROWS - len(wanted))
+        some = wanted + [len(rows.ids) + padding - 1] * max(0, self._least_rows - len(wanted))
         places = [span.start + span.held + number for span in rows.spans for number in range(span.count)]
         slots = [*rows.slots, *([NO_ADAPTER] * padding)]
         if self._adapters:
@@ -160,7 +155,7 @@ class Network:
         self._holder.step = Step(
             pool=pool,
             places_t=torch.tensor(places),
-            runs=runs_of(rows.spans, merge=self.merges),
+            runs=runs_of(rows.spans),
             rows=count,
         )
         positions = torch.nn.functional.pad(rows.positions, (0, padding))
