@@ -1,6 +1,8 @@
 """The short way of plain asks between processes: it must not differ from the long one in anything but cost."""
 
+import gc
 import time
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -71,3 +73,20 @@ async def test_an_answered_ask_meets_no_timer() -> None:
         assert await store.options(timeout=60.0).echo(1) == 1
         assert not node.timer._buckets
         assert node.exchange.far.is_awake
+
+
+async def test_a_ref_keeps_little_of_what_sends_its_asks() -> None:
+    async with Mesh(nodes=2) as mesh:
+        store = await mesh.spawn(Store, node=1)
+        await store.echo(0)
+        refs: list[Any] = [store.options(timeout=10.0 + i) for i in range(100)]
+        gc.collect()
+        tracemalloc.start()
+        try:
+            for i, ref in enumerate(refs):
+                assert await ref.echo(i) == i
+            gc.collect()
+            kept, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert kept / len(refs) < 1000

@@ -13,28 +13,33 @@ from tinker_actors.actors.envelope import ASK
 from tinker_actors.actors.pending import PendingAsk
 
 if TYPE_CHECKING:
-    from tinker_actors.actors.ref import Options
+    from tinker_actors.actors.exchange import Exchange
     from tinker_actors.actors.remote import RemoteTarget
 
 WINDOW_BYTES = 128 * 1024 * 1024  # see `remote`
 _new = object.__new__
+Ask = Callable[..., Coroutine[Any, Any, Any]]
 
 
-def asker(target: RemoteTarget, options: Options, method: str) -> Callable[..., Coroutine[Any, Any, Any]]:
-    """What sends asks for `method` and awaits their outcome; being cancelled cancels the handler."""
-    node, name = target.node, target.address.name
-    loop, exchange, timer = node.loop, node.exchange, node.timer
-    timeout, wait = options.timeout, options.wait is not False
-    left = None if timeout is None else float(timeout)
-    is_far = left is not None and left > FAR
+def asker(exchange: Exchange) -> Ask:
+    """What sends this process's asks and awaits their outcome; being cancelled cancels the handler.
+
+    The function takes the target, the method, the seconds that the answer may take, whether to wait for room, and the
+    message's arguments.
+    """
+    loop, timer = exchange.loop, exchange.node.timer
     clock, new_future, far_deadlines = loop.time, loop.create_future, exchange.far
-    send, next_id = _sender(target, method), exchange.next_id
+    send, next_id = _sender(exchange), exchange.next_id
 
-    async def ask(*args: Any, **kwargs: Any) -> Any:
-        far = is_far
+    async def ask(
+        target: RemoteTarget, method: str, timeout: float | None, wait: bool, /, *args: Any, **kwargs: Any
+    ) -> Any:
         if wait and current_call.get() is None and traceparent.bridge is None:
-            meta = left
-            due = None if left is None else clock() + left
+            meta = timeout
+            if timeout is None:
+                due, far = None, False
+            else:
+                due, far = clock() + timeout, timeout > FAR
         else:
             chain, due, trace = inherited(timeout, loop)
             if chain or trace is not None or not wait:
@@ -48,16 +53,16 @@ def asker(target: RemoteTarget, options: Options, method: str) -> Callable[..., 
         future = pending.future = new_future()
         pending.done = pending.sent = False
         pending.due = pending.bucket = None
-        if kwargs or not send(pending, args, meta):
+        if kwargs or not send(pending, target, method, args, meta):
             target.submit(pending, method, args, kwargs, meta, wait=wait)
         if due is not None:
             if far and pending.sent:
                 pending.due = due
-                pending.what = name, method
+                pending.what = method
                 if not far_deadlines.is_awake:
                     far_deadlines.wake()
             else:
-                pending.bucket = timer.add(future, due, (name, method))
+                pending.bucket = timer.add(future, due, (target.address.name, method))
         try:
             return await future
         finally:
@@ -70,29 +75,27 @@ def asker(target: RemoteTarget, options: Options, method: str) -> Callable[..., 
     return ask
 
 
-def _sender(target: RemoteTarget, method: str) -> Callable[[PendingAsk, tuple[Any, ...], Any], bool]:
+def _sender(exchange: Exchange) -> Callable[[PendingAsk, RemoteTarget, str, tuple[Any, ...], Any], bool]:
     """What sends an ask at once, as `RemoteTarget.submit` would.
 
     It gives False, with nothing done, for an ask that is not as simple as most are.
     """
-    address, exchange = target.address, target.node.exchange
-    index, actor, mailbox = address.node, address.id, address.mailbox
     peer_of, waiting, busy, limit = exchange.by_index.get, exchange.pending, exchange.busy, exchange.max_message
-    write = target.node.codec.write
+    write = exchange.node.codec.write
 
-    def send(pending: PendingAsk, args: tuple[Any, ...], meta: Any) -> bool:
+    def send(pending: PendingAsk, target: RemoteTarget, method: str, args: tuple[Any, ...], meta: Any) -> bool:
         for value in args:
             if value.__class__ not in PLAIN and not (value.__class__ is bytes and len(value) < LARGE):
                 return False
-        peer = peer_of(index)
+        peer = peer_of(target.index)
         if peer is None or not peer.is_open:  # which it is neither when dead or cut off, nor once the mesh is closed
             return False
         link, lane, outstanding = peer.link, peer.lane, target.outstanding
-        if link is None or outstanding > mailbox or target.backlog or (lane is not None and lane.waiting):
+        if link is None or outstanding > target.mailbox or target.backlog or (lane is not None and lane.waiting):
             return False
         ident = pending.id
         try:
-            data = write((ASK, ident, actor, method, args, None, meta))
+            data = write((ASK, ident, target.actor, method, args, None, meta))
         except Exception:  # `submit` says what is wrong with it, or finds another way
             return False
         size = len(data)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tinker_actors.actors import envelope
+from tinker_actors.actors.asking import asker
 from tinker_actors.actors.bulk import Bulk
 from tinker_actors.actors.chunks import SUFFIX
 from tinker_actors.actors.codec import Frame
@@ -33,6 +34,7 @@ class Exchange(PeerTable):
         pending: our asks and streams that other nodes have not answered, by id.
         far: watches over those whose deadline is far away.
         busy: targets with anything outstanding or parked.
+        ask: sends an ask and awaits its outcome, see `asking.asker`.
         last_inbound: envelopes in the batch that came last.
         greeted: decides on an unknown node's hello (index, incarnation, url, tcp address); None accepts any with the
             mesh's id.
@@ -48,6 +50,7 @@ class Exchange(PeerTable):
         self.greeted: Callable[[int, int, str, str | None], bool] | None = None
         self.next_id = itertools.count(1).__next__
         self.last_inbound = 0
+        self.ask = asker(self)
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None
         self._inbound: Inbound | None = None
 
@@ -219,11 +222,11 @@ class Exchange(PeerTable):
         peer.link = None
         self.close_lane(peer)
         peer.backlog.clear()
-        for ident in [key for key, pending in self.pending.items() if pending.target.address.node == index]:
+        for ident in [key for key, pending in self.pending.items() if pending.target.index == index]:
             pending = self.pending.pop(ident)
             pending.forget()
             pending.reject(copy.copy(error))  # each raiser adds to its own traceback
-        for target in [target for target in self.busy if target.address.node == index]:
+        for target in [target for target in self.busy if target.index == index]:
             self.busy.discard(target)
             self.node.letters.add(f"a message to {target.address.name}", error, count=target.reset(error))
         peer.serving.close()
@@ -317,7 +320,9 @@ class Exchange(PeerTable):
         elif kind == envelope.GATHER:
             peer.serving.gather(parts)
         elif kind == envelope.GATHERED:
-            self._gathered(parts)
+            pending = self.pending.get(parts[1])
+            if pending is not None and pending.outcomes(parts[2], parts[3]):
+                del self.pending[parts[1]]
         elif kind == envelope.TELL_ALL:
             peer.serving.tell_all(parts)
         elif kind == envelope.BULK:
@@ -340,11 +345,6 @@ class Exchange(PeerTable):
         else:
             pending.reject(error)
         pending.release()
-
-    def _gathered(self, parts: list[Any]) -> None:
-        pending = self.pending.get(parts[1])
-        if pending is not None and pending.outcomes(parts[2], parts[3]):
-            del self.pending[parts[1]]
 
     def _unreadable(self, peer: Peer, parts: list[Any], error: CodecError) -> None:
         """An envelope whose head can be read, but not its body: whoever waits for it hears why."""

@@ -68,14 +68,14 @@ class PendingAsk(Pending):
     Attributes:
         future: what the sender awaits.
         bucket: where the timer watches over `future`.
-        what: the actor's name and the method, for the error that says that the deadline passed.
+        what: the method, for the error that says that a deadline passed which was far away.
     """
 
     __slots__ = ("bucket", "future", "what")
 
     future: asyncio.Future[Any]
     bucket: Bucket | None
-    what: tuple[str, str]
+    what: str
 
     def resolve(self, value: Any) -> None:
         self.done = True
@@ -99,7 +99,8 @@ class PendingAsk(Pending):
 
     def watch(self, timer: CoarseTimer) -> None:
         if self.due is not None:
-            self.bucket, self.due = timer.add(self.future, self.due, self.what), None
+            what = self.target.address.name, self.what
+            self.bucket, self.due = timer.add(self.future, self.due, what), None
 
     def reject(self, error: BaseException) -> None:
         self.done = True

@@ -10,10 +10,11 @@ from __future__ import annotations
 import copy
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tinker_actors.actors import envelope
-from tinker_actors.actors.asking import WINDOW_BYTES, asker
+from tinker_actors.actors.asking import WINDOW_BYTES
 from tinker_actors.actors.call import Chain, inherited, inherited_trace
 from tinker_actors.actors.codec import Frame
 from tinker_actors.actors.control import SYSTEM_IDS
@@ -27,13 +28,31 @@ if TYPE_CHECKING:
 
 
 class RemoteTarget:
-    """An actor in another process, as every ref to it in this one sees it."""
+    """An actor in another process, as every ref to it in this one sees it.
 
-    __slots__ = ("__weakref__", "_tells", "address", "backlog", "bytes", "node", "outstanding")
+    Attributes:
+        index, actor, mailbox: the parts of its address that every ask needs.
+        outstanding, bytes: messages that the target has not answered, and their size.
+        backlog: what waits for room.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_tells",
+        "actor",
+        "address",
+        "backlog",
+        "bytes",
+        "index",
+        "mailbox",
+        "node",
+        "outstanding",
+    )
 
     def __init__(self, node: Node, address: Address) -> None:
         self.node = node
         self.address = address
+        self.index, self.actor, self.mailbox = address.node, address.id, address.mailbox
         self.outstanding = 0
         self.bytes = 0
         self.backlog: deque[tuple[Pending, bytes, Sequence[Frame]]] = deque()
@@ -41,7 +60,8 @@ class RemoteTarget:
 
     def asks(self, options: Options, method: str) -> Callable[..., Coroutine[Any, Any, Any]]:
         """What sends asks and awaits their outcome; being cancelled cancels the handler."""
-        return asker(self, options, method)
+        timeout = None if options.timeout is None else float(options.timeout)
+        return partial(self.node.exchange.ask, self, method, timeout, options.wait is not False)
 
     def tell(
         self, options: Options, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
