@@ -43,7 +43,12 @@ class Entry:
     fallen: int = 0  # the last incarnation that failed, by itself or with a sibling
     started: bool = False
     children: set[int] = field(default_factory=set[int])
-    watches: weakref.WeakSet[Listener] = field(default_factory=weakref.WeakSet[Listener])
+    watches: weakref.WeakSet[Listener] | None = None  # made for the first: most actors have none
+
+    @property
+    def listeners(self) -> list[Listener]:
+        """Who hears of its events."""
+        return [] if self.watches is None else list(self.watches)
 
 
 class Directory:
@@ -193,7 +198,7 @@ class Directory:
             if entry.ref.address.node:
                 entry.history.record(self.node.loop.time())
             event = Restarted(ref=entry.ref, incarnation=report.incarnation, reason=report.reason)
-            for watch in list(entry.watches):
+            for watch in entry.listeners:
                 watch.put(event)
         else:
             self.forget(entry, report.reason)
@@ -215,12 +220,12 @@ class Directory:
         if parent is not None:
             parent.children.discard(entry.ref.address.id)
         event = Terminated(ref=entry.ref, reason=reason)
-        for watch in list(entry.watches):
+        for watch in entry.listeners:
             watch.put(event)
         if reason is not None and entry.started and not self.closing:
             logger.error("actor %s ended: %s: %s", entry.ref.address.name, type(reason).__name__, reason)
             escalates = parent is not None and entry.policy.mode is not Restart.NEVER
-            if self.unattended is not None and not escalates and not len(entry.watches):
+            if self.unattended is not None and not escalates and not entry.listeners:
                 self.unattended(entry, reason)
             if parent is not None and escalates:
                 error = ActorDiedError(f"child {entry.ref.address.name} failed beyond its restart policy: {reason}")
@@ -246,6 +251,8 @@ class Directory:
         """Tell `listener`, which is held weakly, of the actor's events."""
         entry = self.entries.get(ref.address.id)
         if entry is not None:
+            if entry.watches is None:
+                entry.watches = weakref.WeakSet()
             entry.watches.add(listener)
         else:
             listener.put(Terminated(ref=ref, reason=self._reasons.get(ref.address.id)))
@@ -253,7 +260,7 @@ class Directory:
     def unlisten(self, ref: ActorRef, listener: Listener) -> None:
         """Tell it no more."""
         entry = self.entries.get(ref.address.id)
-        if entry is not None:
+        if entry is not None and entry.watches is not None:
             entry.watches.discard(listener)
 
     # Nodes
@@ -273,7 +280,7 @@ class Directory:
                 self.forget(entry, error)
             else:
                 revived.append(entry)
-                for watch in list(entry.watches):
+                for watch in entry.listeners:
                     watch.lost(entry.ref, error)
                 if entry.policy.strategy is Strategy.ALL_FOR_ONE:
                     self.background(self.families.failed(entry, entry.incarnation, str(error.args[0])))
@@ -301,7 +308,7 @@ class Directory:
                 self.forget(entry, error)
                 continue
             event = Restarted(ref=entry.ref, incarnation=entry.incarnation, reason=reason)
-            for watch in list(entry.watches):
+            for watch in entry.listeners:
                 watch.put(event)
 
     def tell_nodes(self, parts: list[Any], *, besides: int = 0) -> None:

@@ -171,14 +171,16 @@ class Lifecycle:
 
     def _construct(self) -> None:
         cell = self.cell
-        token = current_call.set(None)
+        instance: Actor = cell.cls.__new__(cell.cls)
+        instance.__actor_cell__ = cell
+        cell.instance = instance
+        # What the constructor begins is not part of the message that is being served here, if one is.
+        token = None if current_call.get() is None else current_call.set(None)
         try:
-            instance: Actor = cell.cls.__new__(cell.cls)
-            instance.__actor_cell__ = cell
-            cell.instance = instance
             instance.__init__(*self._args, **self._kwargs)
         finally:
-            current_call.reset(token)
+            if token is not None:
+                current_call.reset(token)
 
     def _call(self, hook: str, outer: Chain = (), due: float | None = None, _trace: str | None = None) -> Call:
         """What a hook runs under: like a message, it must not wait for itself, nor for those that wait for it."""
