@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import inspect
 import types
-from collections.abc import Generator
+from collections.abc import Callable, Generator
+from functools import partial
 from time import perf_counter
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, cast
@@ -101,6 +102,7 @@ class Cell(Mailbox):
         if handling is None:
             handling = self.handling = cast("Generator[Any, Any, None]", self._handle())
             handling.send(None)
+            self.serve_one = partial(self.context.run, handling.send)
         served = 0
         while self.interrupt is None:
             while queue and queue[0].spec.concurrent and len(self.concurrent) < self.capacity:
@@ -117,7 +119,7 @@ class Cell(Mailbox):
                     self.begin(queue.popleft())
                 if self._room:
                     self._admit()
-                if message.deadline is not None and message.deadline <= self.host.loop.time():
+                if message.deadline is not None and message.deadline <= self.host.clock():
                     message.fail(self._too_late(message))
                     waits_for = IDLE
                 else:
@@ -143,8 +145,9 @@ class Cell(Mailbox):
         all messages, because that one can be left and entered without an exception.
         """
         served = next_timed = 0
-        labels = self._labels
+        labels, set_call = self._labels, current_call.set
         began = 0.0  # when the present message did, if it is timed
+        record: Callable[[float], None] | None = None
         method, label = "", ((self.id, ""),)  # of the message before
         while True:
             message: Message = yield IDLE
@@ -155,7 +158,7 @@ class Cell(Mailbox):
                     label = labels[method] = ((self.id, f"{self.name}.{method}"),)
             trace = message.trace
             call: Call = [message.chain + label if message.chain else label, message.deadline, trace, True]
-            current_call.set(call)
+            set_call(call)
             if trace is not None:
                 trace = traceparent.enter(trace)
             self.running = message
@@ -171,8 +174,8 @@ class Cell(Mailbox):
                     step = step(*message.args)
                 if step.__class__ is not CoroutineType:
                     step = step.__await__()
-                if served >= next_timed:  # the 1st, 2nd, 4th, 8th and so on, then one in `STRIDE`
-                    next_timed = served + min(served, STRIDE)
+                if served >= next_timed:  # the 1st, 3rd, 9th, 27th, then one in `STRIDE`
+                    next_timed = served + (2 * served if 2 * served < STRIDE else STRIDE)
                     began = perf_counter()
                 step = yield from step  # pyright: ignore[reportUnknownVariableType]
             except BaseException as error:  # the boundary around user code; `_outcome` says whose each error is
@@ -185,7 +188,10 @@ class Cell(Mailbox):
                     message.succeed(step)
             finally:
                 if began:
-                    self._record(message, perf_counter() - began)
+                    if record is None:
+                        record = self._start_timing()
+                    if message.kind is not _STREAM:  # whose duration depends on its reader
+                        record(perf_counter() - began)
                     began = 0.0
                 self.running = None
                 call[ACTIVE] = False
@@ -195,12 +201,11 @@ class Cell(Mailbox):
                     forget_cancellation()
                 del message, call, step  # while it waits for the next it keeps nothing alive
 
-    def _record(self, message: Message, seconds: float) -> None:
-        """Keep how long a handler took; a stream's duration depends on its reader and is left out."""
-        if message.kind is not _STREAM:
-            if self.times is None:
-                self.times = TimeHistogram()
-            self.times.record(seconds)
+    def _start_timing(self) -> Callable[[float], None]:
+        """What keeps how long a handler took."""
+        if self.times is None:
+            self.times = TimeHistogram()
+        return self.times.record
 
     async def _wait(self) -> None:
         """Wait for a message, for one that was begun at once and now waits for something, or for an interrupt."""
@@ -260,7 +265,7 @@ class Cell(Mailbox):
             traceparent.enter(message.trace)  # the task's own context ends with it
         began = 0.0
         try:
-            if message.deadline is not None and message.deadline <= self.host.loop.time():
+            if message.deadline is not None and message.deadline <= self.host.clock():
                 message.fail(self._too_late(message))
                 return
             if timed:
@@ -278,8 +283,8 @@ class Cell(Mailbox):
             message.succeed(value)
         finally:
             call[ACTIVE] = False
-            if began:
-                self._record(message, perf_counter() - began)
+            if began and message.kind is not _STREAM:
+                self._start_timing()(perf_counter() - began)
             if failure is not None:
                 self.fail(failure)
 

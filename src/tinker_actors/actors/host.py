@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextvars import Context
 from typing import TYPE_CHECKING, Protocol
 
@@ -15,9 +16,10 @@ if TYPE_CHECKING:
 
 
 class Host(Protocol):
-    """The node as its actors' mailboxes see it."""
+    """The node as its actors' mailboxes see it. `clock` is the loop's `time`."""
 
     loop: asyncio.AbstractEventLoop
+    clock: Callable[[], float]
     timer: CoarseTimer
     context: Context
     turn: Turn

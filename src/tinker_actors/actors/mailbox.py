@@ -53,6 +53,7 @@ class Mailbox:
         context: what `task` runs in, from when there is one.
         waiter: what `task` waits for while it has nothing to do: the actor runs, neither drained nor interrupted.
         handling: what the one-at-a-time handlers run in, see `Cell`; None before the first.
+        serve_one: gives `handling` a message, in `context`; from when there is a `waiter`.
         waits_for: what the handler waits for that was begun at once and that `task` has not taken over.
         interrupt: why serving is to end.
         broken: the failure that this incarnation's last message was.
@@ -78,6 +79,7 @@ class Mailbox:
         "reason",
         "ref",
         "running",
+        "serve_one",
         "state",
         "task",
         "waiter",
@@ -85,6 +87,7 @@ class Mailbox:
     )
 
     context: Context
+    serve_one: Callable[[Message], Any]
     life: Any  # the Lifecycle that starts, restarts and ends this actor
 
     def __init__(self, host: Host, cls: type[Actor], address: Address) -> None:
@@ -126,7 +129,7 @@ class Mailbox:
                 message = LocalAsk(method, args, kwargs, *inherited(timeout, host.loop))
                 self.post(message, wait)
                 return await self.outcome_of(message)
-            due = None if timeout is None else host.loop.time() + timeout
+            due = None if timeout is None else host.clock() + timeout
             if not plain or self.waiter is None or self.running is not None or self.queue or self.concurrent:
                 message = LocalAsk(method, args, kwargs, (), due, None)
                 self.post(message, wait)
@@ -241,7 +244,7 @@ class Mailbox:
             and wait
             and (not message.chain or all(actor != self.id for actor, _ in message.chain))
             and self.host.turn.depth < DEPTH
-            and (message.deadline is None or message.deadline > self.host.loop.time())
+            and (message.deadline is None or message.deadline > self.host.clock())
         ):
             serve_at_once(self, message)
             return

@@ -96,6 +96,7 @@ class Node:
         thresholds: Thresholds | None = None,
     ) -> None:
         self.loop = asyncio.get_running_loop()
+        self.clock = self.loop.time
         self.timer = CoarseTimer(self.loop)
         self.context = contextvars.copy_context()
         self.turn = Turn()

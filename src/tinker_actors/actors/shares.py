@@ -7,11 +7,10 @@ waits keeps the message, and the next member gets a new one.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from tinker_actors.actors.inline import BUDGET, DEPTH, IDLE, break_off, enter_task, hand_over, leave_task
+from tinker_actors.actors.inline import BUDGET, DEPTH, IDLE, break_off, current_task, enter_task, hand_over, leave_task
 from tinker_actors.actors.mailbox import Mailbox
 from tinker_actors.actors.message import Message
 
@@ -104,7 +103,7 @@ def deal(sink: Sink, members: Sequence[Member], of: Message, *, wait: bool) -> l
     turn, loop = host.turn, host.loop
     # A trace context is entered and left in the actor's own task.
     at_once = wait and of.trace is None and turn.depth < DEPTH
-    sender = asyncio.current_task(loop)
+    sender = current_task(loop)
     if sender is not turn.owner and not turn.depth:
         turn.owner = sender
         turn.left = BUDGET
@@ -159,10 +158,9 @@ def _begin_each(
         else:
             share.in_hand = True
             task: Any = mailbox.task
-            handling: Any = mailbox.handling
             enter_task(loop, task)
             try:
-                waits_for = mailbox.context.run(handling.send, share)
+                waits_for = mailbox.serve_one(share)
             except BaseException as error:  # only what must end the process comes through
                 break_off(mailbox, error)
                 raise
