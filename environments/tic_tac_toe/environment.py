@@ -1,0 +1,112 @@
+"""Tic-tac-toe for two seats, and the optimal player as a script."""
+
+from __future__ import annotations
+
+import functools
+import random
+from collections.abc import Sequence
+
+from tinker_actors.data import Message
+from tinker_actors.environments import Environment, Step
+from tinker_actors.errors import ConfigError
+
+LINES = ((0, 1, 2), (3, 4, 5), (6, 7, 8), (0, 3, 6), (1, 4, 7), (2, 5, 8), (0, 4, 8), (2, 4, 6))
+FREE = "123456789"
+RULES = (
+    "Tic-tac-toe: X is yours, O is your opponent's, and a digit is a free square. Three in a row win. Answer with the "
+    "digit of a free square.\n"
+)
+
+
+class TicTacToe(Environment):
+    """Each seat sees the board as its own: `X` is always the one who looks. Who begins comes from the task's seed.
+
+    `skill` is the share of demonstrated moves that are optimal; the others are any free square. With `explain` a
+    seat's first observation begins with the rules.
+    """
+
+    seats = ("player", "opponent")
+    max_turns = 9
+
+    def __init__(self, skill: float = 0.3, explain: bool = False) -> None:
+        if not 0 <= skill <= 1:
+            raise ConfigError(f"skill is {skill}; a share from 0 to 1 is needed")
+        self.skill, self.explain = skill, explain
+
+    def reset(self, seed: int) -> dict[str, str]:
+        """An empty board; the seed says who begins."""
+        self.board: dict[str, str] = dict.fromkeys(FREE, "")  # who stands on each square
+        self.shown: set[str] = set()
+        return self._observation(self.seats[random.Random(seed).randrange(2)])
+
+    def step(self, actions: dict[str, str]) -> Step:
+        """Place the stone. A line wins, a full board is a draw, and what is no free square loses."""
+        ((seat, action),) = actions.items()
+        other = self.seats[seat == self.seats[0]]
+        square = action.strip()
+        if self.board.get(square) != "":
+            return Step(reward={seat: -1.0, other: 1.0}, terminated=True, metrics={"illegal": 1.0, "draw": 0.0})
+        self.board[square] = seat
+        view = self._view(seat)
+        if wins(view, "X"):
+            return Step(reward={seat: 1.0, other: -1.0}, terminated=True, metrics={"illegal": 0.0, "draw": 0.0})
+        if all(self.board.values()):
+            return Step(reward={seat: 0.0, other: 0.0}, terminated=True, metrics={"illegal": 0.0, "draw": 1.0})
+        return Step(observation=self._observation(other))
+
+    def demonstrate(self, seat: str) -> str:
+        """With probability `skill` an optimal move, else any free square."""
+        view = self._view(seat)
+        return self.rng.choice(best_moves(view) if self.rng.random() < self.skill else free(view))
+
+    def _view(self, seat: str) -> str:
+        """The nine squares as a seat sees them."""
+        return "".join(square if not owner else "X" if owner == seat else "O" for square, owner in self.board.items())
+
+    def _observation(self, seat: str) -> dict[str, str]:
+        view = self._view(seat)
+        rows = "\n".join((view[:3], view[3:6], view[6:]))
+        rules = RULES if self.explain and seat not in self.shown else ""
+        self.shown.add(seat)
+        return {seat: rules + rows}
+
+
+def optimal(messages: Sequence[Message], rng: random.Random) -> str:
+    """Plays a seat: any of the moves that keep what the board is worth. It never loses."""
+    return rng.choice(best_moves(messages[-1].content[-11:].replace("\n", "")))
+
+
+def anything(messages: Sequence[Message], rng: random.Random) -> str:
+    """Plays a seat: any free square."""
+    return rng.choice(free(messages[-1].content[-11:].replace("\n", "")))
+
+
+def wins(view: str, stone: str) -> bool:
+    """Whether a stone has three in a row."""
+    return any(view[a] == view[b] == view[c] == stone for a, b, c in LINES)
+
+
+def free(view: str) -> list[str]:
+    """The free squares."""
+    return [square for square in view if square not in "XO"]
+
+
+@functools.cache
+def value(view: str) -> int:
+    """What X, who is to move, reaches with best play by both: 1, 0 or -1 (minimax)."""
+    if wins(view, "O"):
+        return -1
+    return max((-value(after(view, square)) for square in free(view)), default=0)
+
+
+def after(view: str, square: str) -> str:
+    """The board after X takes a square, as the other one sees it."""
+    return view.replace(square, "X").translate(SWAPPED)
+
+
+SWAPPED = str.maketrans("XO", "OX")
+
+
+def best_moves(view: str) -> list[str]:
+    """All moves of X that keep the value of the board."""
+    return [square for square in free(view) if -value(after(view, square)) == value(view)]
