@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from itertools import product
 
 from tinker_actors.data import Message
-from tinker_actors.environments import Environment, Step
+from tinker_actors.environments import Environment, Forfeit, Step, TurnOrder
 from tinker_actors.errors import ConfigError
 
 NAMES = "abcdefghijklmnopqrstuvwxyz0123456789ABCDEFGHIJKLM"
@@ -27,6 +27,8 @@ class Gomoku(Environment):
     """
 
     seats = ("player", "opponent")
+    turn_order = TurnOrder.TURN_BASED
+    forfeit_rule = Forfeit.LOSS
 
     def __init__(self, size: int = 5, line: int = 4, skill: float = 0.3, explain: bool = False) -> None:
         if not 2 <= line <= size <= LARGEST:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 
-from tinker_actors.environments import Environment, Step
+from tinker_actors.environments import Environment, Forfeit, Step, TurnOrder
 from tinker_actors.errors import ConfigError
 
 CARDS = "JQK"
@@ -34,6 +34,8 @@ class KuhnPoker(Environment):
     """
 
     seats = (FIRST, SECOND)
+    turn_order = TurnOrder.TURN_BASED
+    forfeit_rule = Forfeit.LOSS
     max_turns = 3
 
     def __init__(self, skill: float = 0.0, explain: bool = False) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 
-from tinker_actors.environments import Environment, Step
+from tinker_actors.environments import Environment, Step, TurnOrder
 from tinker_actors.errors import ConfigError
 
 OBJECTS = ("red", "blue", "green", "gold", "pink", "grey", "black", "white")
@@ -22,6 +22,7 @@ class Signalling(Environment):
     """
 
     seats = (SPEAKER, LISTENER)
+    turn_order = TurnOrder.TURN_BASED
     max_turns = 2
 
     def __init__(self, objects: int = 4, signals: int = 4) -> None:

@@ -7,7 +7,7 @@ import random
 from collections.abc import Sequence
 
 from tinker_actors.data import Message
-from tinker_actors.environments import Environment, Step
+from tinker_actors.environments import Environment, Forfeit, Step, TurnOrder
 from tinker_actors.errors import ConfigError
 
 LINES = ((0, 1, 2), (3, 4, 5), (6, 7, 8), (0, 3, 6), (1, 4, 7), (2, 5, 8), (0, 4, 8), (2, 4, 6))
@@ -26,6 +26,8 @@ class TicTacToe(Environment):
     """
 
     seats = ("player", "opponent")
+    turn_order = TurnOrder.TURN_BASED
+    forfeit_rule = Forfeit.LOSS
     max_turns = 9
 
     def __init__(self, skill: float = 0.3, explain: bool = False) -> None:

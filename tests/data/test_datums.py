@@ -119,6 +119,11 @@ def test_a_turn_that_sampled_nothing_leaves_no_trace_at_the_end():
     assert datum.targets == (2,)
 
 
+def test_a_seat_that_never_came_to_act_has_no_datum():
+    assert rl_datums(trajectory(), 1.0) == ()
+    assert sft_datums(trajectory()) == ()
+
+
 def test_image_positions_are_counted_once_and_masked():
     image = ImageChunk(data=b"png", format="png", token_count=4, placeholder=99)
     seen = ModelInput(chunks=(TextChunk(tokens=(1,)), image, TextChunk(tokens=(2,))))

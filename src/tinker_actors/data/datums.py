@@ -229,7 +229,12 @@ def sft_datums(trajectory: Trajectory, *, weight: float = 1.0) -> tuple[Datum, .
 
 
 def _spans(turns: Sequence[Turn]) -> list[tuple[int, Sequence[Turn]]]:
-    """Runs of turns that share a datum, each with its first turn's number; cut after the last action."""
+    """Runs of turns that share a datum, each with its first turn's number; cut after the last action.
+
+    A seat that never came to act has none.
+    """
+    if not turns:
+        return []
     starts = [number for number, turn in enumerate(turns) if number == 0 or turn.restarts]
     spans: list[tuple[int, Sequence[Turn]]] = []
     for start, stop in zip(starts, [*starts[1:], len(turns)], strict=True):
