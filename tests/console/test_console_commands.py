@@ -226,12 +226,25 @@ class Slow(Environment):
 """
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(
+    ("number", "code", "isolation"),
+    [(signal.SIGTERM, 143, "inline"), (signal.SIGINT, 130, "inline"), (signal.SIGTERM, 143, "process")],
+)
 def test_a_signal_closes_every_environment_once_and_leaves_no_process(
-    start: Callable[..., Process], tmp_path: Path, number: signal.Signals, code: int
+    start: Callable[..., Process], tmp_path: Path, number: signal.Signals, code: int, isolation: str
 ):
     (tmp_path / "slow.py").write_text(SLOW)
-    process = start("run", "slow.py", "--plain", "--output", "out", "--evaluation.episodes", "6")
+    process = start(
+        "run",
+        "slow.py",
+        "--plain",
+        "--output",
+        "out",
+        "--evaluation.episodes",
+        "6",
+        "--environment.isolation",
+        isolation,
+    )
     log = tmp_path / "log"
     deadline = time.monotonic() + 50
     while not log.exists() or log.read_text().count("open") < 6:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -145,6 +146,45 @@ async def test_an_update_that_blows_up_is_refused_with_the_policy_and_step(tmp_p
 def test_what_a_job_names_is_tried_before_it_starts(tmp_path: Path, overrides: list[str], message: str):
     with pytest.raises(ValueError, match=message):
         check_job(small(tmp_path, *overrides))
+
+
+async def test_environments_of_a_run_live_in_the_processes_that_it_gives_them(tmp_path: Path):
+    (tmp_path / "where.py").write_text(
+        "import os\n"
+        "from tinker_actors import Environment, Step\n"
+        "class Where(Environment):\n"
+        "    def reset(self, seed): return 'go'\n"
+        "    def step(self, action): return Step(terminated=True, metrics={f'pid-{os.getpid()}': 1.0})\n"
+    )
+    config = small(
+        tmp_path,
+        *("--environment.name", str(tmp_path / "where.py"), "--environment.isolation", "process"),
+        *("--environment.pool", "2", "--warmup.method", "none", "--trainer.steps", "1"),
+    )
+    observer = Recorder()
+    await run_job(config, RunFolder.create(config), observer)
+    pids = {name for name in observer.steps[1] if "pid-" in name}
+    assert len(pids) == 2
+    assert not any(name.endswith(f"pid-{os.getpid()}") for name in pids)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["--environment.pool", "2"], "environment.pool is 2, but environment.isolation of number_guess is 'inline'"),
+        (["--environment.isolation", "inline", "--environment.name", "{folder}/waits.py"], "its methods block"),
+    ],
+)
+def test_an_isolation_that_can_not_work_is_refused(tmp_path: Path, overrides: list[str], message: str):
+    (tmp_path / "waits.py").write_text(
+        "from tinker_actors import Environment, Step\n"
+        "class Waits(Environment):\n"
+        "    blocking = True\n"
+        "    def reset(self, seed): return 'go'\n"
+        "    def step(self, action): return Step(terminated=True)\n"
+    )
+    with pytest.raises(ConfigError, match=message):
+        check_job(small(tmp_path, *(part.replace("{folder}", str(tmp_path)) for part in overrides)))
 
 
 def test_a_warmup_without_demonstrations_is_refused(tmp_path: Path):

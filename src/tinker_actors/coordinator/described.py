@@ -8,7 +8,7 @@ _LONGEST_MESSAGE = 500  # characters of an exception's message: some carry whole
 
 
 def describe_error(error: BaseException) -> str:
-    """One line: the type, the message and the line of code that raised.
+    """One line: the type, the message and the line of code that raised; what it says itself if it was `described`.
 
     >>> try:
     ...     [][0]
@@ -16,6 +16,8 @@ def describe_error(error: BaseException) -> str:
     ...     describe_error(error).split(" (")[0]
     'IndexError: list index out of range'
     """
+    if isinstance(described := getattr(error, "described", None), str):  # by the process where it was raised
+        return described
     message = " ".join(str(error).split())
     if len(message) > _LONGEST_MESSAGE:
         message = f"{message[:_LONGEST_MESSAGE]}..."

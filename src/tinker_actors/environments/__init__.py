@@ -2,7 +2,8 @@
 
 from tinker_actors.environments.agents import Action, Agent, DemonstrationAgent, ScriptedAgent
 from tinker_actors.environments.conversation import Conversation, Overflow, Prompt
-from tinker_actors.environments.environment import Environment, Observation, Step
+from tinker_actors.environments.environment import Environment, Isolation, Observation, Step
+from tinker_actors.environments.instances import Instance, Instances, isolation_of
 from tinker_actors.environments.live import LiveEnvironment, Outcome, WrongReturnError
 from tinker_actors.environments.loading import (
     EnvironmentFactory,
@@ -22,6 +23,9 @@ __all__ = [
     "EnvironmentFactory",
     "EnvironmentSpec",
     "Forfeit",
+    "Instance",
+    "Instances",
+    "Isolation",
     "LiveEnvironment",
     "Observation",
     "Outcome",
@@ -33,6 +37,7 @@ __all__ = [
     "Step",
     "TurnOrder",
     "WrongReturnError",
+    "isolation_of",
     "load_environment",
     "shipped_environments",
 ]

@@ -22,10 +22,10 @@ from __future__ import annotations
 
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from tinker_actors.data import Message
 from tinker_actors.environments.rules import Forfeit, TurnOrder, check_rules, rewards_of
@@ -33,6 +33,9 @@ from tinker_actors.errors import ConfigError
 
 Observation = str | Message | Sequence[Message]
 """What a seat sees: text (a user message), a message, or several."""
+
+Isolation = Literal["inline", "thread", "process"]
+"""Where an environment's methods run: on the event loop, in a thread of each instance, or in another process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +64,7 @@ class Step:
 
 class Environment(ABC):
     """One episode's world. An instance plays one episode: `reset`, then `step` until a step says that it is over.
+    One of a `reusable` class may play others after it.
 
     `reset` and `step` may be plain or `async`. Plain ones run on the event loop, where they must be quick; set
     `blocking = True` for those that wait or compute for long, and all calls of the instance run in a thread of its
@@ -73,6 +77,14 @@ class Environment(ABC):
         teams: Seats that play together, by team; a team's name may stand for them in observations and rewards.
         forfeit_rule: What becomes of an episode in which a seat fails. A run may set another rule.
         blocking: Whether plain methods may block.
+        isolation: Where the methods run, if a run's configuration doesn't say; None for "thread" if they block, else
+            "inline".
+        reusable: Whether `reset` may be called again once an episode is over, so that instances play many of them.
+            `close` is then called once, after the last.
+        reset_many: A static or class method from instances and their seeds to their first observations, where
+            resetting many at once is cheaper than one after the other; plain or `async`. It resets those whose episodes
+            begin at the same time; an exception among what it returns fails that one's episode, one that it raises
+            fails them all.
         rng: This episode's own luck, set before `reset`: it differs between the episodes of a group and depends only
             on the run's seed. What the group must share comes from `reset`'s seed instead.
         evaluating: Whether this episode belongs to an evaluation, set before `reset`. An environment over a data set
@@ -85,6 +97,9 @@ class Environment(ABC):
     teams: Mapping[str, tuple[str, ...]] = MappingProxyType({})
     forfeit_rule: Forfeit = Forfeit.DROP
     blocking: ClassVar[bool] = False
+    isolation: ClassVar[Isolation | None] = None
+    reusable: ClassVar[bool] = False
+    reset_many: ClassVar[Callable[..., Any] | None] = None
     rng: random.Random
     evaluating: bool = False
 
@@ -92,6 +107,8 @@ class Environment(ABC):
         super().__init_subclass__(**kwargs)
         check_limits(cls.__name__, cls.seats, cls.max_turns)
         check_rules(cls.__name__, cls.seats, cls.turn_order, cls.teams, cls.forfeit_rule)
+        if not isinstance(cls.__dict__.get("reset_many"), (staticmethod, classmethod, type(None))):
+            raise ConfigError(f"{cls.__name__}.reset_many is a method of an instance; a @staticmethod is needed")
 
     @abstractmethod
     def reset(self, seed: int, /) -> Any:

@@ -11,8 +11,8 @@ from typing import Any, Protocol, cast
 
 from tinker_actors.data import Message
 from tinker_actors.environments.environment import Environment, Step, check_limits
+from tinker_actors.environments.instances import Instance
 from tinker_actors.environments.rules import Forfeit, TurnOrder, check_rules
-from tinker_actors.environments.threads import CallThread
 from tinker_actors.errors import EpisodeError
 
 
@@ -78,12 +78,14 @@ class LiveEnvironment:
     """Drives one instance through one episode.
 
     Args:
-        environment: A fresh instance.
+        environment: A fresh instance, or one with how it is called and closed.
         luck: Seeds its `rng`.
         evaluating: Whether the episode belongs to an evaluation; otherwise what the instance says stays.
     """
 
-    def __init__(self, environment: Environment, *, luck: int, evaluating: bool = False) -> None:
+    def __init__(self, environment: Environment | Instance, *, luck: int, evaluating: bool = False) -> None:
+        self._instance = environment if isinstance(environment, Instance) else Instance.single(environment)
+        environment = self._instance.environment
         self.name = type(environment).__name__
         check_limits(self.name, environment.seats, environment.max_turns)
         check_rules(self.name, environment.seats, environment.turn_order, environment.teams, environment.forfeit_rule)
@@ -97,7 +99,6 @@ class LiveEnvironment:
         environment.rng = random.Random(luck)
         environment.evaluating = evaluating or environment.evaluating
         self._environment = environment
-        self._thread: CallThread | None = None
         self._closed = False
 
     @property
@@ -111,7 +112,7 @@ class LiveEnvironment:
         Raises:
             WrongReturnError: The environment returned none, or something else.
         """
-        returned = await self._call(self._environment.reset, seed)
+        returned = await self._instance.reset(seed)
         if returned is None:
             raise WrongReturnError(f"{self.name}.reset returned None; {self._observation_needed()} is needed")
         return self._observations("reset", returned)
@@ -123,8 +124,8 @@ class LiveEnvironment:
             WrongReturnError: The environment didn't return a `Step` that can be used.
         """
         action = dict(actions) if len(self.seats) > 1 else actions[self._first]
-        if self._environment.blocking:
-            step = await self._call(self._environment.step, action)
+        if not self._instance.direct:
+            step = await self._instance.call(self._environment.step, action)
         else:  # the hot path, without a coroutine of its own
             step = self._environment.step(action)
             if not isinstance(step, Step) and hasattr(step, "__await__"):
@@ -159,7 +160,7 @@ class LiveEnvironment:
         """
         if rule is Forfeit.DROP:
             return None
-        returned = await self._call(self._environment.forfeit, failed, rule or self._environment.forfeit_rule)
+        returned = await self._instance.call(self._environment.forfeit, failed, rule or self._environment.forfeit_rule)
         if returned is None:
             return None
         if not isinstance(returned, Mapping):
@@ -177,7 +178,7 @@ class LiveEnvironment:
             WrongReturnError: It isn't a string.
         """
         args = (seat,) if len(self.seats) > 1 else ()
-        text = await self._call(self._environment.demonstrate, *args)
+        text = await self._instance.call(self._environment.demonstrate, *args)
         if not isinstance(text, str):
             raise WrongReturnError(f"{self.name}.demonstrate returned {_shown(text)}; an action's text is needed")
         return text
@@ -187,20 +188,7 @@ class LiveEnvironment:
         if self._closed:
             return
         self._closed = True
-        try:
-            await self._call(self._environment.close)
-        finally:
-            if self._thread is not None:
-                self._thread.end()
-
-    async def _call(self, method: Any, *args: Any) -> Any:
-        if self._environment.blocking:
-            if self._thread is None:
-                self._thread = CallThread(f"environment {self.name}")
-            returned = await self._thread.call(method, *args)
-        else:
-            returned = method(*args)
-        return await returned if hasattr(returned, "__await__") else returned
+        await self._instance.end()
 
     def _observations(self, method: str, given: Any) -> dict[str, tuple[Message, ...]]:
         # the plain dict first: asking an abstract class is slow

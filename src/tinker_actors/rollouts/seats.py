@@ -23,6 +23,7 @@ from tinker_actors.environments import (
 )
 from tinker_actors.errors import ConfigError
 from tinker_actors.models.renderer import Renderer
+from tinker_actors.rollouts.pools import HostedEnvironment
 from tinker_actors.sampling.requests import SamplingParams
 
 
@@ -80,7 +81,9 @@ class ScriptedSeat:
 Seat = PolicySeat | DemonstrationSeat | ScriptedSeat
 
 
-def agent_for(spec: Seat, *, seat: str, live: LiveEnvironment, renderer: Renderer, seed: int) -> Agent:
+def agent_for(
+    spec: Seat, *, seat: str, live: LiveEnvironment | HostedEnvironment, renderer: Renderer, seed: int
+) -> Agent:
     """The agent of one seat in one episode.
 
     Args:

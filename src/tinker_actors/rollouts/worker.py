@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 
 from tinker_actors.actors import Actor, concurrent
 from tinker_actors.coordinator import EpisodeClock, describe_error, failed_episode, run_episode
 from tinker_actors.data import Episode
-from tinker_actors.environments import EnvironmentFactory, EnvironmentSpec, LiveEnvironment
+from tinker_actors.environments import EnvironmentSpec, Instances, Isolation, LiveEnvironment, isolation_of
 from tinker_actors.errors import ConfigError
 from tinker_actors.models.catalogue import load_tokenizer
 from tinker_actors.models.renderer import Renderer
 from tinker_actors.rollouts.lockstep import EpisodeSampler
 from tinker_actors.rollouts.plans import Assignment, Rollout
+from tinker_actors.rollouts.pools import EnvironmentPool, HostedEnvironment
 from tinker_actors.rollouts.seats import PolicySeat, agent_for
 
 FLUSH = 0.01
@@ -31,6 +32,8 @@ class RolloutWorker(Actor):
         tokenizer: The base model's name, for its tokenizer.
         chat_template: As in `Renderer`.
         max_concurrency: Episodes at a time, over all assignments.
+        isolation: Where the environment's methods run; None for what its class says.
+        environment_nodes: For "process": the nodes of the mesh that hold the instances, which nothing else may use.
     """
 
     def __init__(
@@ -40,6 +43,8 @@ class RolloutWorker(Actor):
         tokenizer: str,
         chat_template: str | None = None,
         max_concurrency: int = 256,
+        isolation: Isolation | None = None,
+        environment_nodes: Sequence[int] = (),
     ) -> None:
         if max_concurrency < 1:
             raise ConfigError(f"max_concurrency is {max_concurrency}; at least 1 is needed")
@@ -47,11 +52,28 @@ class RolloutWorker(Actor):
         self._tokenizer = tokenizer
         self._chat_template = chat_template
         self._slots = asyncio.Semaphore(max_concurrency)
+        self._isolation: Isolation | None = isolation
+        self._nodes = tuple(environment_nodes)
 
     async def on_start(self) -> None:
-        """Load the environment and the tokenizer."""
-        self._factory: EnvironmentFactory = self._spec.load()
+        """Load the environment and the tokenizer; start the hosts of instances that live elsewhere.
+
+        Raises:
+            ConfigError: They are to live elsewhere, and no node is named.
+        """
+        factory = self._spec.load()
+        where = isolation_of(factory.environment, self._isolation)
+        self._pool: EnvironmentPool | None = None
+        if where == "process":
+            if not self._nodes:
+                raise ConfigError(f"isolation of {factory.name} is 'process'; environment_nodes are needed")
+            self._pool = await EnvironmentPool.start(self.mesh, factory, self._nodes)
+        self._instances = Instances(factory, factory.environment, where="inline" if where == "inline" else "thread")
         self._renderer = Renderer(load_tokenizer(self._tokenizer), self._chat_template)
+
+    async def on_stop(self) -> None:
+        """Close the instances that no episode uses."""
+        await self._instances.close()
 
     @concurrent
     async def ready(self) -> None:
@@ -97,11 +119,10 @@ class RolloutWorker(Actor):
     async def _episode(self, rollout: Rollout, assignment: Assignment) -> Episode:
         # The boundary to the environment's constructor, which is user code too.
         try:
-            environment = self._factory()
+            live = await self._environment(rollout, assignment)
         except Exception as error:  # user code: a failed episode is data
             line = f"{rollout.task.environment}: constructor: {describe_error(error)}"
             return failed_episode(task=rollout.task, id=rollout.id, error=line)
-        live = LiveEnvironment(environment, luck=rollout.seed, evaluating=assignment.evaluating)
         seats, sampler, clock = assignment.seats, None, EpisodeClock()
         if assignment.gate is not None:
             sampler = EpisodeSampler(assignment.gate, rollout.cohort, rollout.id, clock)
@@ -120,3 +141,10 @@ class RolloutWorker(Actor):
         finally:
             if sampler is not None:
                 sampler.leave()
+
+    async def _environment(self, rollout: Rollout, assignment: Assignment) -> LiveEnvironment | HostedEnvironment:
+        """What the episode is played with: an instance of this process, or of one of the pool's."""
+        luck, evaluating = rollout.seed, assignment.evaluating
+        if self._pool is not None:
+            return await self._pool.open(luck=luck, evaluating=evaluating, seconds=assignment.limits.turn_seconds)
+        return LiveEnvironment(self._instances.take(), luck=luck, evaluating=evaluating)

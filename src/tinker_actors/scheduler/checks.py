@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tinker_actors.environments import Environment, EnvironmentFactory, load_environment
+from tinker_actors.environments import Environment, EnvironmentFactory, isolation_of, load_environment
 from tinker_actors.errors import ConfigError, TinkerActorsError
 from tinker_actors.models import Renderer, load_tokenizer
 from tinker_actors.policies import SnapshotStore
@@ -18,8 +18,8 @@ def check_job(config: RunConfig) -> EnvironmentFactory:
 
     Raises:
         ConfigError: The environment can't be loaded or made with its options, or lacks the demonstrations that the
-            warm-up needs, its seats can't be filled as the tables say, or `kl.reference` is not in the store that is
-            named.
+            warm-up needs, its seats can't be filled as the tables say, it can't be isolated as asked, or
+            `kl.reference` is not in the store that is named.
         ModelError: The model can't be resolved, or its chat template can't be used.
     """
     environment = load_environment(config.environment.name, **config.environment.options)
@@ -31,6 +31,7 @@ def check_job(config: RunConfig) -> EnvironmentFactory:
     except Exception as error:  # user code: any failure is named in one line
         options = ", ".join(f"{key}={value!r}" for key, value in config.environment.options.items())
         raise ConfigError(f"environment {environment.name}({options}): {type(error).__name__}: {error}") from error
+    pool_size(config, environment)
     players = Players.of(config, environment.environment.seats)
     check_players(players, environment)
     if config.warmup.method != "none" and environment.environment.demonstrate is Environment.demonstrate:
@@ -45,3 +46,24 @@ def check_job(config: RunConfig) -> EnvironmentFactory:
         except TinkerActorsError as error:
             raise ConfigError(f"kl.reference can't be used: {error}") from error
     return environment
+
+
+def pool_size(config: RunConfig, environment: EnvironmentFactory) -> int:
+    """How many processes of its own each rollout worker has for its environments.
+
+    Raises:
+        ConfigError: The environment can't be isolated as asked, or processes are asked for that it has no use for.
+    """
+    asked = config.environment
+    try:
+        where = isolation_of(environment.environment, asked.isolation)
+    except ConfigError as error:
+        raise ConfigError(f"environment.isolation: {error}") from None
+    if where == "process":
+        return asked.pool or 1
+    if asked.pool is not None:
+        raise ConfigError(
+            f"environment.pool is {asked.pool}, but environment.isolation of {environment.name} is {where!r}, which "
+            "has no processes; 'process' has"
+        )
+    return 0

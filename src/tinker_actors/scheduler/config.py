@@ -9,9 +9,10 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 
 from tinker_actors.algorithms import ADVANTAGE_SETTINGS, AdvantageConfig, AdvantageName, Aggregation
 from tinker_actors.coordinator import EpisodeLimits
-from tinker_actors.environments import Forfeit
+from tinker_actors.environments import Forfeit, Isolation
 from tinker_actors.errors import ConfigError, PolicyError
 from tinker_actors.policies import Handle
+from tinker_actors.rollouts import Retries
 from tinker_actors.scheduler.players import SOLE_POLICY, PolicyName, PolicyTable, SeatSection
 from tinker_actors.scheduler.sections import JobSection, OptimizerSection, PolicySection, Section
 from tinker_actors.training import AdamParams, LossConfig
@@ -24,6 +25,11 @@ class EnvironmentSection(Section):
     """A shipped environment, `path/to/file.py`, `path/to/file.py:Class` or `module:Class`."""
     options: dict[str, Any] = Field(default_factory=dict)
     """Keyword arguments of the environment's constructor."""
+    isolation: Isolation | None = None
+    """Where its methods run: `inline` on the event loop of their rollout worker, in a `thread` of each instance, or in
+    another `process`; what its class says if not given."""
+    pool: int | None = Field(default=None, ge=1)
+    """Processes of each rollout worker that hold its instances, where isolation is `process`; 1 if not given."""
 
 
 class WarmupSection(Section):
@@ -145,6 +151,8 @@ class RolloutSection(Section):
     """Seconds for one action and the environment's answer to it."""
     episode_timeout: float = Field(default=300.0, gt=0)
     """Seconds."""
+    failed_retries: int = Field(default=0, ge=0)
+    """How often an episode that failed by itself is played again, with the same luck, before it counts as failed."""
     rotate_seats: bool = False
     """Whether the players move on by one seat from group to group, so that a policy learns every side of a game."""
     forfeit: Literal["environment", "loss", "draw", "drop"] = "environment"
@@ -152,6 +160,11 @@ class RolloutSection(Section):
     or `drop` it, as one that failed."""
     transcripts_per_step: int = Field(default=8, ge=0)
     """Episodes of each step that are written to rollouts.jsonl; failed ones always are."""
+
+    @property
+    def retries(self) -> Retries:
+        """What is tried again."""
+        return Retries(failed=self.failed_retries)
 
     @property
     def limits(self) -> EpisodeLimits:

@@ -27,13 +27,15 @@ from tinker_actors.rollouts import (
     plan_groups,
 )
 from tinker_actors.sampling import Sampler
+from tinker_actors.scheduler.checks import pool_size
 from tinker_actors.scheduler.config import RunConfig
 from tinker_actors.scheduler.observer import RunObserver
 from tinker_actors.scheduler.run_folder import RunFolder
 from tinker_actors.training import Trainer
 
 # an environment that kills its process every few seconds is broken; one that a person killed is not
-_WORKER_RESTARTS = RestartPolicy.on_failure(max_restarts=20, within=60.0)
+WORKER_RESTARTS = RestartPolicy.on_failure(max_restarts=20, within=60.0)
+"""How often a worker and its processes are started again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +61,8 @@ class Crew:
         environment: EnvironmentFactory,
     ) -> Crew:
         """Start what lasts for the whole run: the registry, and a worker per child process or one in this one."""
+        pool = pool_size(config, environment)
+        first = 1 + config.rollouts.workers - pool  # the nodes after the workers are those of their environments
         workers = [
             await mesh.spawn(
                 RolloutWorker,
@@ -68,7 +72,9 @@ class Crew:
                 name=f"rollout-worker-{number}",
                 node=number if config.rollouts.workers else 0,
                 max_concurrency=_most_at_once(config),
-                restart=_WORKER_RESTARTS,
+                isolation=config.environment.isolation,
+                environment_nodes=tuple(range(first + number * pool, first + (number + 1) * pool)),
+                restart=WORKER_RESTARTS,
             )
             for number in range(1, max(config.rollouts.workers, 1) + 1)
         ]
@@ -182,13 +188,17 @@ class Crew:
     ) -> Collected:
         """Collect a plan, with its cohorts open at the gate meanwhile if it has one."""
         if plan.gate is None:
-            return await collect(self.workers, plan, on_event=partial(self._tell, shown, {}))
+            return await collect(
+                self.workers, plan, retries=self.config.rollouts.retries, on_event=partial(self._tell, shown, {})
+            )
         cohorts = cohorts_of(plan)
         cohort_of = {rollout.id: rollout.cohort for rollout in plan.rollouts}
         followed = {seat.snapshot for seat in plan.seats.values() if isinstance(seat, PolicySeat) and seat.trainable}
         await self.gate.open(samplers[0], cohorts, follow=followed.pop() if follow else None)
         try:
-            return await collect(self.workers, plan, on_event=partial(self._tell, shown, cohort_of))
+            return await collect(
+                self.workers, plan, retries=self.config.rollouts.retries, on_event=partial(self._tell, shown, cohort_of)
+            )
         finally:
             await self.gate.close(tuple(cohorts))
 

@@ -13,9 +13,9 @@ from tinker_actors.errors import ConfigError
 from tinker_actors.policies import PolicySpec, Retention, Snapshot, SnapshotStore
 from tinker_actors.rollouts import transcript, transcript_text
 from tinker_actors.sampling import Sampler
-from tinker_actors.scheduler.checks import check_job
+from tinker_actors.scheduler.checks import check_job, pool_size
 from tinker_actors.scheduler.config import RunConfig
-from tinker_actors.scheduler.crew import Crew
+from tinker_actors.scheduler.crew import WORKER_RESTARTS, Crew
 from tinker_actors.scheduler.evaluation import Evaluation, evaluate
 from tinker_actors.scheduler.observer import Phase, RunObserver, RunSummary
 from tinker_actors.scheduler.reference import Reference
@@ -46,13 +46,15 @@ async def run_job(config: RunConfig, folder: RunFolder, observer: RunObserver) -
     environment = check_job(config)
     if config.policies or config.seats or config.evaluation.seats or config.rollouts.rotate_seats:
         raise ConfigError("policies, seats and rollouts.rotate_seats are read and checked, but no run seats them")
+    pool = pool_size(config, environment)
+    nodes = 1 + config.rollouts.workers + max(config.rollouts.workers, 1) * pool
     state = folder.load_state()
     observer.started(config.name, folder.root, config.trainer.steps, state.step if state else 0)
     observer.phase(Phase.START, 0, 0)
     folder.sweep()
     folder.forget_after(state.step if state else -1)
     with JsonlWriter(folder.metrics) as metrics, JsonlWriter(folder.rollouts) as rollouts:
-        async with Mesh(nodes=1 + config.rollouts.workers, name=config.name) as mesh:
+        async with Mesh(nodes=nodes, name=config.name, restart=WORKER_RESTARTS) as mesh:
             crew = await Crew.assemble(mesh, config, folder, observer, environment)
             async with crew.watched():
                 summary = await _Job(crew, metrics, rollouts).run(state)

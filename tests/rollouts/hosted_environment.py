@@ -1,0 +1,62 @@
+"""Environments for processes of their own; `test_environment_processes.py` loads them by path, as a user's."""
+
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+
+from tinker_actors.environments import Environment, Step
+
+FINE, KILLS, HANGS, RAISES = range(4)
+
+
+class Hosted(Environment):
+    """Two turns. Says where it runs; notes every close in a file."""
+
+    isolation = "process"
+
+    def __init__(self, notes: str = ""):
+        self.notes, self.resets = notes, 0
+
+    def reset(self, seed):
+        self.resets += 1
+        self.trouble, self.turn = seed % 10, 0
+        return f"task {seed}"
+
+    def step(self, action):
+        self.turn += 1
+        if self.turn == 1:
+            return Step(observation=f"{action}?")
+        if self.trouble == KILLS:
+            sys.stderr.write("last words\n")
+            sys.stderr.flush()
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self.trouble == HANGS:
+            threading.Event().wait()
+        if self.trouble == RAISES:
+            raise ValueError("no such move")
+        return Step(reward=self.rng.random(), terminated=True, metrics={"pid": os.getpid(), "resets": self.resets})
+
+    def close(self):
+        if self.notes:
+            with Path(self.notes).open("a") as file:
+                file.write(f"{os.getpid()}\n")
+
+
+class Reused(Hosted):
+    """Its instances play one episode after another."""
+
+    reusable = True
+
+
+class Together(Hosted):
+    """Resets many at once; a batch's size is the first thing that it says."""
+
+    @staticmethod
+    def reset_many(environments, seeds):
+        observations = []
+        for environment, seed in zip(environments, seeds, strict=True):
+            observation = environment.reset(seed)
+            observations.append(ValueError("no such task") if seed == 9 else f"{len(seeds)} {observation}")
+        return observations

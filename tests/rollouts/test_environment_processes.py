@@ -1,0 +1,135 @@
+"""Environments in processes of their own: who fails with a process, what comes back, what is closed."""
+
+import asyncio
+from collections import Counter
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tinker_actors.actors import Mesh, RestartPolicy
+from tinker_actors.coordinator import EpisodeLimits
+from tinker_actors.environments import EnvironmentSpec
+from tinker_actors.errors import ConfigError
+from tinker_actors.rollouts import RolloutWorker, ScriptedSeat, collect, plan_groups
+
+HOSTED = str(Path(__file__).with_name("hosted_environment.py"))
+FINE, KILLS, HANGS, RAISES = range(4)
+
+
+def answer(messages):
+    return messages[-1].content[-1]
+
+
+def plan(*tasks, group_size=2, step=0, limits=None):
+    return plan_groups(
+        environment="hosted",
+        run_seed=0,
+        phase="train",
+        step=step,
+        groups=len(tasks),
+        group_size=group_size,
+        seats={"agent": ScriptedSeat(function=f"{__name__}:answer")},
+        tasks=tasks,
+        limits=limits or EpisodeLimits(turn_seconds=20.0),
+    )
+
+
+async def worker(mesh, name, *, nodes=(1,), isolation=None, **options):
+    return await mesh.spawn(
+        RolloutWorker,
+        environment=EnvironmentSpec(source=f"{HOSTED}:{name}", options=options),
+        tokenizer="tiny-llama",
+        isolation=isolation,
+        environment_nodes=nodes,
+        node=0,
+        restart=RestartPolicy.on_failure(),
+    )
+
+
+async def test_instances_live_in_the_pools_processes_and_play_as_they_would_here():
+    async with Mesh(nodes=3) as mesh:
+        there = await collect([await worker(mesh, "Hosted", nodes=(1, 2))], plan(10, 20, 30, 3))
+        pids = set(mesh.pids.values())
+    async with Mesh() as mesh:
+        here = await collect([await worker(mesh, "Hosted", nodes=(), isolation="thread")], plan(10, 20, 30, 3))
+    assert {episode.metrics["pid"] for group in there.complete for episode in group.episodes} == pids
+    rewards = [[episode.trajectory("agent").reward for episode in group.episodes] for group in there.complete]
+    assert rewards == [[episode.trajectory("agent").reward for episode in group.episodes] for group in here.complete]
+    assert [episode.error for episode in there.failures] == [episode.error for episode in here.failures]
+    assert "ValueError: no such move (hosted_environment.py:" in there.failures[0].error
+
+
+async def test_a_process_that_dies_fails_its_own_episodes_with_its_last_words_and_comes_back():
+    async with Mesh(nodes=3) as mesh:
+        player = await worker(mesh, "Hosted", nodes=(1, 2))
+        # episodes go to the processes in turn: the first of the four kills its own, which holds the third as well
+        collected = await asyncio.wait_for(collect([player], plan(KILLS, FINE, 10, 20, group_size=1)), 30)
+        again = await asyncio.wait_for(collect([player], plan(30, 40, 50, 60, step=1)), 30)
+    assert [bool(group.failed) for group in collected.groups] in (
+        [True, False, True, False],
+        [True, False, False, False],
+    )
+    error = collected.failures[0].error
+    assert "hosted: step after seat 'agent', turn 1: the environment's process died" in error
+    assert "the end of its log: " in error
+    assert error.endswith("last words")
+    assert collected.lost == 0
+    assert not again.failures
+    assert len({episode.metrics["pid"] for episode in again.episodes}) == 2
+
+
+async def test_a_stuck_instance_costs_its_own_episode_and_its_process_is_replaced():
+    limits = EpisodeLimits(turn_seconds=1.0, close_seconds=0.2)
+    async with Mesh(nodes=2) as mesh:
+        player = await worker(mesh, "Hosted")
+        old = psutil.Process(mesh.pids[1])
+        collected = await asyncio.wait_for(collect([player], plan(HANGS, 10, 20, group_size=1, limits=limits)), 30)
+        await asyncio.to_thread(old.wait, 10)
+        again = await asyncio.wait_for(collect([player], plan(10, step=1)), 30)
+        assert mesh.pids[1] != old.pid
+    (failure,) = collected.failures
+    assert "not done in time (turn_seconds 1)" in failure.error
+    assert len(collected.complete) == 2
+    assert not again.failures
+
+
+async def test_every_instance_is_closed_once(tmp_path):
+    notes = tmp_path / "closes"
+    async with Mesh(nodes=2) as mesh:
+        player = await worker(mesh, "Hosted", notes=str(notes))
+        await collect([player], plan(10, 20, RAISES))
+        assert len(notes.read_text().splitlines()) == 6
+
+
+async def test_reusable_instances_play_on_and_are_closed_once_at_the_end(tmp_path):
+    notes = tmp_path / "closes"
+    async with Mesh(nodes=2) as mesh:
+        player = await worker(mesh, "Reused", notes=str(notes))
+        for step in range(3):
+            played = await collect([player], plan(10, 20, step=step))
+            assert {episode.metrics["resets"] for episode in played.episodes} == {step + 1.0}
+        assert not notes.exists()
+        await collect([player], plan(RAISES, group_size=1, step=3))
+        assert len(notes.read_text().splitlines()) == 1  # one whose call failed isn't trusted with another episode
+    assert Counter(notes.read_text().split()).total() == 4
+
+
+@pytest.mark.parametrize("isolation", ["inline", "thread", "process"])
+async def test_episodes_that_begin_together_are_reset_together(isolation):
+    async with Mesh(nodes=2) as mesh:
+        player = await worker(mesh, "Together", isolation=isolation)
+        collected = await collect([player], plan(10, 9, 20, group_size=3))
+    first = [
+        episode.trajectory("agent").turns[0].messages[0].content
+        for group in collected.complete
+        for episode in group.episodes
+    ]
+    assert first == ["9 task 10"] * 3 + ["9 task 20"] * 3
+    assert all("reset: ValueError: no such task" in episode.error for episode in collected.failures)
+
+
+async def test_processes_need_nodes():
+    async with Mesh() as mesh:
+        with pytest.raises(ConfigError, match="environment_nodes are needed"):
+            await worker(mesh, "Hosted", nodes=())
