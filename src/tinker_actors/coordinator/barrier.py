@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 
 from tinker_actors.coordinator.clock import EpisodeClock, SeatLateError
-from tinker_actors.data import Message, TurnEnd
+from tinker_actors.data import Message, Turn, TurnEnd
 from tinker_actors.environments import Action, Agent
+from tinker_actors.environments.agents import written_turn
 from tinker_actors.errors import EpisodeError
+
+Answer = tuple[str, tuple[Turn, ...]]
+"""What the environment receives from a seat, and the turns that led to it."""
 
 
 class SeatFailedError(EpisodeError):
@@ -41,7 +45,7 @@ class Barrier:
         seconds: For one answer, of the seats that have such a limit.
 
     Attributes:
-        waiting_for: The seats that have not answered yet; empty between turns.
+        waiting_for: While seats act, those that have not answered yet, with what they were shown.
     """
 
     def __init__(self, agents: Mapping[str, Agent], clock: EpisodeClock, seconds: Mapping[str, float]) -> None:
@@ -50,32 +54,27 @@ class Barrier:
         self._seconds = seconds
         self.waiting_for: Mapping[str, tuple[Message, ...]] = {}
 
-    async def act(self, observations: Mapping[str, tuple[Message, ...]]) -> dict[str, Action]:
-        """Let each seat answer its observation, all at the same time; return once all have.
+    def act(self, observations: Mapping[str, tuple[Message, ...]]) -> Awaitable[dict[str, Answer]]:
+        """Let each seat answer its observation, all at the same time; to be awaited, until all have.
 
         Raises:
             SeatFailedError: One failed. The others have been cancelled and have ended by then.
             TimeoutError: A limit was passed.
         """
-        if len(observations) == 1:
-            # A turn-based game opens a barrier for one seat at a time: a task of its own would buy nothing.
-            self.waiting_for = observations
-            ((seat, messages),) = observations.items()
-            actions = {seat: await self._answer(seat, messages)}
-            self._clock.check()
-        else:
-            actions = await self._answer_together(observations)
-        self.waiting_for = {}
-        return actions
+        self.waiting_for = observations
+        if len(observations) > 1:
+            return self._answer_together(observations)
+        # A turn-based game opens a barrier for one seat at a time: a task of its own would buy nothing.
+        ((seat, messages),) = observations.items()
+        return self._answer(seat, messages)
 
-    async def _answer_together(self, observations: Mapping[str, tuple[Message, ...]]) -> dict[str, Action]:
+    async def _answer_together(self, observations: Mapping[str, tuple[Message, ...]]) -> dict[str, Answer]:
         waiting_for = self.waiting_for = dict(observations)
 
-        async def answer(seat: str, messages: tuple[Message, ...]) -> Action:
-            action = await self._answer(seat, messages)
-            self._clock.check()
+        async def answer(seat: str, messages: tuple[Message, ...]) -> Answer:
+            given = await self._answer(seat, messages)
             del waiting_for[seat]
-            return action
+            return given[seat]
 
         try:
             async with asyncio.TaskGroup() as group:
@@ -85,30 +84,32 @@ class Barrier:
             raise first from first.__cause__
         return {seat: task.result() for seat, task in tasks.items()}
 
-    async def _answer(self, seat: str, messages: tuple[Message, ...]) -> Action:
+    async def _answer(self, seat: str, messages: tuple[Message, ...]) -> dict[str, Answer]:
         # The boundary to the agents: whatever one raises is that seat's failure.
         try:
-            answer = self._agents[seat].act(messages)
-            seconds = self._seconds.get(seat)
-            action = as_action(messages, await (answer if seconds is None else self._clock.within(seconds, answer)))
+            call = self._agents[seat].act(messages)
+            given = await (self._clock.within(self._seconds[seat], call) if seat in self._seconds else call)
+            answer = (given, (written_turn(messages, given),)) if type(given) is str else as_answer(messages, given)
         except (Exception, SystemExit, asyncio.CancelledError) as error:
             if isinstance(error, asyncio.CancelledError) and is_cancelled():
                 raise
             raise SeatFailedError(seat, error) from error
-        return action
+        if self._clock.bounded:
+            self._clock.check()
+        return {seat: answer}
 
 
-def as_action(messages: Sequence[Message], answer: object) -> Action:
-    """An agent's answer as an action.
+def as_answer(messages: Sequence[Message], given: object) -> Answer:
+    """What an agent returned, as text and turns.
 
     Raises:
         EpisodeError: It is neither an action nor text.
     """
-    if isinstance(answer, Action):
-        return answer
-    if isinstance(answer, str):
-        return Action.written(messages, answer)
-    raise EpisodeError(f"act returned {answer!r} ({type(answer).__name__}); an Action or its text is needed")
+    if isinstance(given, Action):
+        return given.text, given.turns
+    if isinstance(given, str):
+        return given, (written_turn(messages, given),)
+    raise EpisodeError(f"act returned {given!r} ({type(given).__name__}); an Action or its text is needed")
 
 
 def is_cancelled() -> bool:

@@ -53,9 +53,7 @@ class EpisodeClock:
         self.bounded = self._turn is not None or self._whole is not None
 
     def next_turn(self) -> None:
-        """Move the deadline to the end of the turn that begins, or of the episode if that is sooner."""
-        if not self.bounded:
-            return
+        """Where there are limits: move the deadline to the end of the turn that begins, or of the episode if sooner."""
         now = asyncio.get_running_loop().time()
         standing = self._due if self._stops else self._timeout.when()
         if self._turn is None:
@@ -71,7 +69,7 @@ class EpisodeClock:
 
     def check(self) -> None:
         """Raise `TimeoutError` if a limit was passed, which code that caught its cancellation may hide."""
-        if self.bounded and self.expired:
+        if self.expired:
             raise TimeoutError
 
     async def within(self, seconds: float, answer: Awaitable[T]) -> T:

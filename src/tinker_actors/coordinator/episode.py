@@ -8,8 +8,7 @@ from tinker_actors.coordinator.clock import EpisodeClock
 from tinker_actors.coordinator.limits import EpisodeLimits
 from tinker_actors.coordinator.protocol import EpisodeProtocol
 from tinker_actors.data import Episode, EpisodeEnd, Task, derive_seed
-from tinker_actors.environments import Agent, Environment, LiveEnvironment
-from tinker_actors.environments.live import Playable
+from tinker_actors.environments import Agent, Environment, LiveEnvironment, Playable
 from tinker_actors.errors import ConfigError
 
 

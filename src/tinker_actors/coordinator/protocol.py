@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Collection, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -19,8 +19,7 @@ from tinker_actors.coordinator.described import describe_error
 from tinker_actors.coordinator.limits import EpisodeLimits
 from tinker_actors.coordinator.scores import Scores
 from tinker_actors.data import Episode, EpisodeEnd, Task, TurnEnd
-from tinker_actors.environments import Agent
-from tinker_actors.environments.live import Playable
+from tinker_actors.environments import Agent, LiveEnvironment, Outcome, Playable
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +39,9 @@ class Stage(Enum):
     """It is over; the environment is closed and the agents hear of it."""
     ENDED = "ended"
     """All of that is done."""
+
+
+_ACT, _STEP, _OVERFLOW = Stage.ACT, Stage.STEP, TurnEnd.CONTEXT_OVERFLOW  # looked up in every turn, which takes a while
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +99,7 @@ class EpisodeProtocol:
         self._clock = clock
         self._barrier = Barrier(agents, clock, limits.seat_seconds)
         self._scores = Scores(live.seats)
-        self._acted: tuple[str, ...] = ()  # the seats whose actions the environment is handling
+        self._acted: Collection[str] = ()  # the seats whose actions the environment is handling
         self._metrics: dict[str, float] = {}
         self._turn = 0
         self._stage = Stage.RESET
@@ -112,8 +114,16 @@ class EpisodeProtocol:
     async def run(self) -> Episode:
         """Play it. However it ends, cancelled included, the environment is closed and the agents hear of it."""
         end, error = EpisodeEnd.FAILED, "cancelled"
+        self._clock.limit(self._limits)
         try:
-            end, error = await self._guarded()
+            # The boundary to user code: whatever the environment or an agent raises ends this episode and no other.
+            try:
+                async with self._clock:
+                    end, error = await self._play(), None
+            except (Exception, SystemExit, asyncio.CancelledError) as failure:
+                if isinstance(failure, asyncio.CancelledError) and is_cancelled():
+                    raise
+                end, error = await self._settle(self._blame(failure))
         finally:
             self._stage = Stage.CLOSE
             episode = self._episode(end, error)
@@ -123,39 +133,34 @@ class EpisodeProtocol:
                 self._stage = Stage.ENDED
         return episode
 
-    async def _guarded(self) -> tuple[EpisodeEnd, str | None]:
-        """Play within the limits; a failure becomes an end and the line that describes it."""
-        self._clock.limit(self._limits)
-        # The boundary to user code: whatever the environment or an agent raises ends this episode and no other.
-        try:
-            async with self._clock:
-                return await self._play(), None
-        except (Exception, SystemExit, asyncio.CancelledError) as error:
-            if isinstance(error, asyncio.CancelledError) and is_cancelled():
-                raise
-            failure = self._blame(error)
-        return await self._settle(failure)
-
     async def _play(self) -> EpisodeEnd:
         live, clock, scores = self._live, self._clock, self._scores
+        step = live.step_now if isinstance(live, LiveEnvironment) else live.step
         clock.next_turn()
         observations = await live.reset(self._task.seed)
         clock.check()
+        bounded = clock.bounded
         for turn in range(min(live.max_turns, self._limits.max_turns or live.max_turns)):
-            clock.next_turn()
-            self._stage, self._turn = Stage.ACT, turn
-            actions = await self._barrier.act(observations)
-            overflowed = False
-            for seat, action in actions.items():
-                scores.record(seat, action)
-                overflowed |= action.end is TurnEnd.CONTEXT_OVERFLOW
+            if bounded:
+                clock.next_turn()
+            self._stage, self._turn = _ACT, turn
+            answers = await self._barrier.act(observations)
+            overflowed, texts = False, {}
+            for seat, (text, turns) in answers.items():
+                scores.record(seat, turns)
+                texts[seat] = text
+                overflowed |= turns[-1].end is _OVERFLOW
             if overflowed:
                 return EpisodeEnd.TRUNCATED
-            self._stage, self._acted = Stage.STEP, tuple(actions)
-            outcome = await live.step({seat: action.text for seat, action in actions.items()})
-            clock.check()
-            for seat, reward in outcome.rewards.items():
-                scores.reward(seat, reward)
+            self._stage, self._acted = _STEP, answers.keys()
+            outcome = step(texts)
+            if not isinstance(outcome, Outcome):
+                outcome = await outcome
+            if bounded:
+                clock.check()
+            if outcome.rewards:
+                for seat, reward in outcome.rewards.items():
+                    scores.reward(seat, reward)
             if outcome.metrics:
                 self._metrics.update(outcome.metrics)
             if outcome.terminated or outcome.truncated:
@@ -189,7 +194,7 @@ class EpisodeProtocol:
             self._scores.unanswered(seat, waiting[seat], end)
         # past the whole episode's limit nobody in particular is to blame
         blamed = () if self._clock.is_over else tuple(ends)
-        return f"{_named(tuple(ends))}, turn {self._turn}", blamed, error, late
+        return f"{_named(ends)}, turn {self._turn}", blamed, error, late
 
     def _deadline(self, blamed: tuple[str, ...]) -> str:
         own = {seat: self._limits.seat_seconds[seat] for seat in blamed if seat in self._limits.seat_seconds}
@@ -231,7 +236,8 @@ class EpisodeProtocol:
     async def _close(self, episode: Episode) -> None:
         await self._ended("close", self._live.close())
         for seat, agent in self._agents.items():
-            await self._ended(f"seat {seat!r}: finish", agent.finish(episode.trajectory(seat), episode.error))
+            if type(agent).finish is not Agent.finish:
+                await self._ended(f"seat {seat!r}: finish", agent.finish(episode.trajectory(seat), episode.error))
 
     async def _ended(self, what: str, call: Awaitable[Any]) -> None:
         # The boundary to user code again: the episode is over, so what is raised here changes nothing but the log.
@@ -249,5 +255,5 @@ class EpisodeProtocol:
         return describe_error(error)
 
 
-def _named(seats: tuple[str, ...]) -> str:
+def _named(seats: Collection[str]) -> str:
     return f"seat{'s' if len(seats) > 1 else ''} {', '.join(map(repr, seats))}"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from tinker_actors.data import EpisodeEnd, Message, ModelInput, Trajectory, Turn, TurnEnd
-from tinker_actors.environments import Action, Agent
+from tinker_actors.environments import Agent
 
 
 class Scores:
@@ -17,10 +17,13 @@ class Scores:
         self._rewards: dict[str, list[float]] = {seat: [] for seat in seats}
         self._early: dict[str, float] = {}  # rewards of seats that have not acted yet
 
-    def record(self, seat: str, action: Action) -> None:
+    def record(self, seat: str, turns: tuple[Turn, ...]) -> None:
         """A seat has acted."""
-        for turn in action.turns:
-            self._append(seat, turn)
+        self._turns[seat] += turns
+        rewards = self._rewards[seat]
+        rewards += [turn.reward for turn in turns]
+        if self._early:
+            rewards[-1] += self._early.pop(seat, 0.0)
 
     def reward(self, seat: str, reward: float) -> None:
         """A seat has earned something."""
@@ -31,7 +34,8 @@ class Scores:
 
     def unanswered(self, seat: str, messages: tuple[Message, ...], end: TurnEnd) -> None:
         """A seat has failed to act."""
-        self._append(seat, Turn(observation=ModelInput(), action=(), logprobs=None, end=end, messages=messages))
+        turn = Turn(observation=ModelInput(), action=(), logprobs=None, end=end, messages=messages)
+        self.record(seat, (turn,))
 
     def amend(self, seat: str, end: TurnEnd) -> None:
         """The last turn of a seat ended otherwise than its agent thought."""
@@ -66,7 +70,3 @@ class Scores:
     def _rewarded(self, seat: str) -> tuple[Turn, ...]:
         pairs = zip(self._turns[seat], self._rewards[seat], strict=True)
         return tuple(turn if turn.reward == reward else replace(turn, reward=reward) for turn, reward in pairs)
-
-    def _append(self, seat: str, turn: Turn) -> None:
-        self._turns[seat].append(turn)
-        self._rewards[seat].append(turn.reward + (self._early.pop(seat, 0.0) if self._early else 0.0))

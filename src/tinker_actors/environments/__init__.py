@@ -4,7 +4,7 @@ from tinker_actors.environments.agents import Action, Agent, DemonstrationAgent,
 from tinker_actors.environments.conversation import Conversation, Overflow, Prompt
 from tinker_actors.environments.environment import Environment, Isolation, Observation, Step
 from tinker_actors.environments.instances import Instance, Instances, isolation_of
-from tinker_actors.environments.live import LiveEnvironment, Outcome, WrongReturnError
+from tinker_actors.environments.live import LiveEnvironment, Playable
 from tinker_actors.environments.loading import (
     EnvironmentFactory,
     EnvironmentSpec,
@@ -12,6 +12,7 @@ from tinker_actors.environments.loading import (
     shipped_environments,
 )
 from tinker_actors.environments.policy_agent import PolicyAgent, SamplesTokens
+from tinker_actors.environments.returns import Outcome, WrongReturnError
 from tinker_actors.environments.rules import Forfeit, TurnOrder
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "Observation",
     "Outcome",
     "Overflow",
+    "Playable",
     "PolicyAgent",
     "Prompt",
     "SamplesTokens",

@@ -33,20 +33,20 @@ class Action:
     @classmethod
     def written(cls, messages: Sequence[Message], text: str) -> Action:
         """The action of a seat that no model of ours plays: text without tokens."""
-        turn = Turn(
-            observation=ModelInput(),
-            action=(),
-            logprobs=None,
-            end=TurnEnd.STOP,
-            messages=tuple(messages),
-            text=text,
-        )
-        return cls(text=text, turns=(turn,))
+        return cls(text=text, turns=(written_turn(messages, text),))
 
     @property
     def end(self) -> TurnEnd:
         """How its last turn ended."""
         return self.turns[-1].end
+
+
+_NO_INPUT, _STOP = ModelInput(), TurnEnd.STOP
+
+
+def written_turn(messages: Sequence[Message], text: str) -> Turn:
+    """The turn of a seat that no model of ours plays: text without tokens."""
+    return Turn(observation=_NO_INPUT, action=(), logprobs=None, end=TurnEnd.STOP, messages=tuple(messages), text=text)
 
 
 class Agent(ABC):

@@ -24,6 +24,7 @@ import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal
 
@@ -85,7 +86,7 @@ class Environment(ABC):
             resetting many at once is cheaper than one after the other; plain or `async`. It resets those whose episodes
             begin at the same time; an exception among what it returns fails that one's episode, one that it raises
             fails them all.
-        rng: This episode's own luck, set before `reset`: it differs between the episodes of a group and depends only
+        luck: This episode's own seed, set before `reset`: it differs between the episodes of a group and depends only
             on the run's seed. What the group must share comes from `reset`'s seed instead.
         evaluating: Whether this episode belongs to an evaluation, set before `reset`. An environment over a data set
             keeps a part of it for those.
@@ -100,7 +101,7 @@ class Environment(ABC):
     isolation: ClassVar[Isolation | None] = None
     reusable: ClassVar[bool] = False
     reset_many: ClassVar[Callable[..., Any] | None] = None
-    rng: random.Random
+    luck: int
     evaluating: bool = False
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -109,6 +110,11 @@ class Environment(ABC):
         check_rules(cls.__name__, cls.seats, cls.turn_order, cls.teams, cls.forfeit_rule)
         if not isinstance(cls.__dict__.get("reset_many"), (staticmethod, classmethod, type(None))):
             raise ConfigError(f"{cls.__name__}.reset_many is a method of an instance; a @staticmethod is needed")
+
+    @cached_property
+    def rng(self) -> random.Random:
+        """The episode's own luck, seeded by `luck`; made when it is first used, because to seed one takes a while."""
+        return random.Random(self.luck)
 
     @abstractmethod
     def reset(self, seed: int, /) -> Any:
