@@ -145,7 +145,8 @@ class EpisodeProtocol:
                 clock.next_turn()
             self._stage, self._turn = _ACT, turn
             answers = await self._barrier.act(observations)
-            overflowed, texts = False, {}
+            overflowed = False
+            texts: dict[str, str] = {}
             for seat, (text, turns) in answers.items():
                 scores.record(seat, turns)
                 texts[seat] = text

@@ -90,7 +90,7 @@ class EnvironmentHost(Actor):
         return await _guarded(self._of(episode).reset(seed))
 
     @concurrent
-    async def step(self, episode: str, actions: Mapping[str, str]) -> Outcome:
+    async def step(self, episode: str, actions: dict[str, str]) -> Outcome:
         """As `LiveEnvironment.step`."""
         return await _guarded(self._of(episode).step(actions))
 
@@ -100,7 +100,7 @@ class EnvironmentHost(Actor):
         return await _guarded(self._of(episode).demonstrate(seat))
 
     @concurrent
-    async def forfeit(self, episode: str, failed: tuple[str, ...], rule: Forfeit | None) -> dict[str, float] | None:
+    async def forfeit(self, episode: str, failed: tuple[str, ...], rule: Forfeit | None) -> Mapping[str, float] | None:
         """As `LiveEnvironment.forfeit`."""
         return await _guarded(self._of(episode).forfeit(failed, rule))
 

@@ -127,7 +127,7 @@ class HostedEnvironment:
         """As `LiveEnvironment.reset`."""
         return await self._asked(self._place.host.reset(self._episode, seed))
 
-    async def step(self, actions: Mapping[str, str]) -> Outcome:
+    async def step(self, actions: dict[str, str]) -> Outcome:
         """As `LiveEnvironment.step`."""
         return await self._asked(self._place.host.step(self._episode, dict(actions)))
 
@@ -135,7 +135,7 @@ class HostedEnvironment:
         """As `LiveEnvironment.demonstrate`."""
         return await self._asked(self._place.host.demonstrate(self._episode, seat))
 
-    async def forfeit(self, failed: tuple[str, ...], rule: Forfeit | None) -> dict[str, float] | None:
+    async def forfeit(self, failed: tuple[str, ...], rule: Forfeit | None) -> Mapping[str, float] | None:
         """As `LiveEnvironment.forfeit`."""
         return await self._asked(self._place.host.forfeit(self._episode, failed, rule))
 
