@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from tinker_actors.lazy import lazy_names
 from tinker_actors.sampling.metrics import AdapterStats, SamplerStats, Spread
 from tinker_actors.sampling.requests import (
+    EngineDiedError,
     InvalidRequestError,
     Overloaded,
     Sample,
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AdapterStats",
+    "EngineDiedError",
     "InvalidRequestError",
     "Overloaded",
     "Sample",

@@ -37,6 +37,10 @@ class Overloaded(SamplingError):  # noqa: N818 - it is a state, and names what t
         return str(self.args[0])
 
 
+class EngineDiedError(SamplingError):
+    """The engine behind a sampler died, and what it had under way is lost; asking again may find a fresh one."""
+
+
 class InvalidRequestError(SamplingError, ValueError):
     """A field of a request can't be served; names the field, the value and what would be right."""
 
@@ -221,7 +225,8 @@ class SamplingReply:
         snapshot: Handle of the snapshot that sampled every token.
         snapshot_step: Update steps that the snapshot had behind it.
         prompt_tokens: Length of the prompt.
-        seed: The request's seed, or the fresh one if it had none: asking again with it gives the same samples.
+        seed: The request's seed, or the fresh one if it had none: asking again with it gives the same samples. None
+            from an engine that can't repeat samples.
         prompt_logprobs: Of the prompt's tokens after the first, at temperature 1, shape (prompt_tokens - 1,); empty if
             not asked for.
         target_logprobs: Of the targets, at the request's temperature and nothing else, shape (targets,).
@@ -232,7 +237,7 @@ class SamplingReply:
     snapshot: str
     snapshot_step: int
     prompt_tokens: int
-    seed: int
+    seed: int | None
     prompt_logprobs: tuple[float, ...] = ()
     target_logprobs: tuple[float, ...] = ()
     cached_tokens: int = 0
