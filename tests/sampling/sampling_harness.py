@@ -74,10 +74,12 @@ class Publisher:
         snapshot = self.store.publish(policy, write, step=step, base_model=BASE, kind="full")
         return Published(snapshot, model.eval())
 
-    def lora(self, policy, *, seed, rank=4, alpha=32.0, std=0.06, step=0, base=BASE) -> Published:
+    def lora(
+        self, policy, *, seed, rank=4, alpha=32.0, std=0.06, step=0, base=BASE, target_modules="all-linear"
+    ) -> Published:
         from peft import LoraConfig, get_peft_model
 
-        config = LoraConfig(r=rank, lora_alpha=alpha, target_modules="all-linear", task_type="CAUSAL_LM")
+        config = LoraConfig(r=rank, lora_alpha=alpha, target_modules=target_modules, task_type="CAUSAL_LM")
         model = get_peft_model(load_base(base).skeleton(), config)
         generator = torch.Generator().manual_seed(seed)
         with torch.no_grad():

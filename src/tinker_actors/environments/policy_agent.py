@@ -112,7 +112,7 @@ class PolicyAgent(Agent):
             temperature=params.temperature,
             top_p=params.top_p,
             top_k=params.top_k,
-            seed=reply.seed,
+            seed=None if reply.seed is None else seed,  # some engines can't repeat a sample
         )
         turn = _turn(
             prompt, messages, sample=sample, end=TurnEnd.CONTEXT_OVERFLOW if cut_short else sample.end, record=record

@@ -14,6 +14,7 @@ from tinker_actors.errors import ConfigError, PolicyError
 from tinker_actors.policies import Handle
 from tinker_actors.rollouts import Retries
 from tinker_actors.scheduler.players import SOLE_POLICY, PolicyName, PolicyTable, SeatSection
+from tinker_actors.scheduler.sampler_section import SamplerSection
 from tinker_actors.scheduler.sections import JobSection, OptimizerSection, PolicySection, Section
 from tinker_actors.training import AdamParams, LossConfig
 
@@ -231,6 +232,7 @@ class RunConfig(JobSection):
     algorithm: AlgorithmSection = AlgorithmSection()
     kl: KlSection = KlSection()
     rollouts: RolloutSection = RolloutSection()
+    sampler: SamplerSection = SamplerSection()
     trainer: TrainerSection = TrainerSection()
     evaluation: EvaluationSection = EvaluationSection()
     policies: dict[PolicyName, PolicyTable] = Field(default_factory=dict)
@@ -315,6 +317,7 @@ class RunConfig(JobSection):
             )
         self._refuse_groups_without_advantage()
         self._refuse_what_cannot_overlap()
+        self.sampler.check_serves(self)
         return self
 
     def _refuse_unknown_policies(self) -> None:

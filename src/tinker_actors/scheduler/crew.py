@@ -26,7 +26,7 @@ from tinker_actors.rollouts import (
     collect_kept,
     plan_groups,
 )
-from tinker_actors.sampling import Sampler
+from tinker_actors.sampling.backends import ServesSnapshots
 from tinker_actors.scheduler.checks import pool_size
 from tinker_actors.scheduler.config import RunConfig
 from tinker_actors.scheduler.observer import RunObserver
@@ -117,14 +117,10 @@ class Crew:
             node=0,
         )
 
-    async def spawn_sampler(self, base_model: str) -> Sampler:
-        """A sampler over a base model, in this process: it shares the trainer's base weights."""
-        return await self.mesh.spawn(
-            Sampler,
-            base_model=base_model,
-            store=str(self.folder.policies),
-            context_length=self.config.model.context_length,
-            node=0,
+    async def spawn_sampler(self, base_model: str) -> ServesSnapshots:
+        """What serves snapshots over a base model; this package's own sampler shares the trainer's base weights."""
+        return await self.config.sampler.spawn(
+            self.mesh, self.config, base_model=base_model, store=str(self.folder.policies)
         )
 
     async def play(
@@ -203,7 +199,7 @@ class Crew:
             await self.gate.close(tuple(cohorts))
 
     async def announce(
-        self, snapshot: Snapshot, sampler: Sampler, *, bound: Sequence[str] = (), saved: Sequence[str] = ()
+        self, snapshot: Snapshot, sampler: ServesSnapshots, *, bound: Sequence[str] = (), saved: Sequence[str] = ()
     ) -> None:
         """Make a snapshot the newest one that is served, and drop old ones from the disk.
 

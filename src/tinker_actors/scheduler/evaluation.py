@@ -10,7 +10,8 @@ from tinker_actors.environments import Environment
 from tinker_actors.errors import RunError
 from tinker_actors.policies import Snapshot
 from tinker_actors.rollouts import PolicySeat, Seat, rollout_metrics
-from tinker_actors.sampling import Sampler, SamplingParams
+from tinker_actors.sampling import SamplingParams
+from tinker_actors.sampling.backends import ServesSnapshots
 from tinker_actors.scheduler.crew import Crew
 from tinker_actors.scheduler.observer import Phase
 
@@ -39,14 +40,14 @@ class Evaluation:
 
 
 def policy_seats(
-    environment: type[Environment], sampler: Sampler, snapshot: Snapshot, params: SamplingParams
+    environment: type[Environment], sampler: ServesSnapshots, snapshot: Snapshot, params: SamplingParams
 ) -> Mapping[str, Seat]:
     """Every seat filled by one policy: the only one there is, or self-play."""
     seat = PolicySeat(sampler=sampler, policy=snapshot.policy_id, snapshot=snapshot.handle, params=params)
     return dict.fromkeys(environment.seats, seat)
 
 
-async def evaluate(crew: Crew, sampler: Sampler, snapshot: Snapshot, *, step: int) -> Evaluation:
+async def evaluate(crew: Crew, sampler: ServesSnapshots, snapshot: Snapshot, *, step: int) -> Evaluation:
     """Play the held-out episodes with a snapshot and tell the observer.
 
     Raises:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import difflib
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -17,6 +18,9 @@ from tinker_actors.scheduler.sft_config import SftConfig
 
 JobConfig = RunConfig | SftConfig
 """What a job may be; the key `job` says which."""
+
+_UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
+"""What pydantic calls a key that a section doesn't have: one that is a model, or one that is a dataclass."""
 
 _JOBS: Mapping[str, type[JobConfig]] = {"rl": RunConfig, "sft": SftConfig}
 
@@ -57,7 +61,7 @@ def parse_config(data: Mapping[str, Any], *, source: str) -> JobConfig:
         return model.model_validate(data)
     except ValidationError as error:
         # an unknown key first: it may be why another is missing, as a forgotten `job` is
-        details = sorted(error.errors(), key=lambda detail: detail["type"] != "extra_forbidden")
+        details = sorted(error.errors(), key=lambda detail: detail["type"] not in _UNKNOWN)
         lines = [_describe(dict(detail), model) for detail in details]
         more = f" (and {len(lines) - 1} more)" if len(lines) > 1 else ""
         raise ConfigError(f"{source}: {lines[0]}{more}") from None
@@ -118,11 +122,11 @@ def _merge(target: dict[str, Any], source: Mapping[str, Any]) -> None:
 def _describe(detail: Mapping[str, Any], model: type[BaseModel]) -> str:
     location = [str(part) for part in detail["loc"]]
     key, value = ".".join(location), detail["input"]
-    if detail["type"] == "extra_forbidden":
+    if detail["type"] in _UNKNOWN:
         return f"unknown key {key}; {_hint(location, model)}"
     if detail["type"] == "missing":
         return f"{key} is missing"
-    if detail["type"] in ("model_type", "dict_type"):
+    if detail["type"] in ("model_type", "dict_type", "dataclass_type"):
         own = ", ".join(_known_keys(model, location)) or "any"
         return f"{key} is {value!r}; a section is needed, with keys of its own: {own}"
     if detail["type"] == "tuple_type":
@@ -154,6 +158,8 @@ def _known_keys(model: type[BaseModel], location: Sequence[str]) -> list[str]:
         if get_origin(annotation) is dict and left:  # tables of one kind, by names of the user's
             left.pop(0)
             annotation = get_args(annotation)[1]
+        if dataclasses.is_dataclass(annotation) and not left:
+            return sorted(field.name for field in dataclasses.fields(annotation))
         if not (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
             return []
         model = annotation

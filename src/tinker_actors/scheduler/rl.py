@@ -15,7 +15,8 @@ from tinker_actors.data import Episode
 from tinker_actors.errors import RunError
 from tinker_actors.policies import Snapshot
 from tinker_actors.rollouts import Collected, Staleness, rollout_metrics, staleness
-from tinker_actors.sampling import Sampler, SamplingParams
+from tinker_actors.sampling import SamplingParams
+from tinker_actors.sampling.backends import ServesSnapshots
 from tinker_actors.scheduler.ahead import Ahead
 from tinker_actors.scheduler.crew import Crew
 from tinker_actors.scheduler.evaluation import policy_seats
@@ -61,7 +62,7 @@ class Learner:
         self,
         crew: Crew,
         trainer: Trainer,
-        sampler: Sampler,
+        sampler: ServesSnapshots,
         versions: Mapping[int, Snapshot],
         reference: Reference | None = None,
         *,

@@ -12,7 +12,7 @@ from tinker_actors.data import Episode, Task
 from tinker_actors.errors import ConfigError
 from tinker_actors.policies import PolicySpec, Retention, Snapshot, SnapshotStore
 from tinker_actors.rollouts import transcript, transcript_text
-from tinker_actors.sampling import Sampler
+from tinker_actors.sampling.backends import ServesSnapshots
 from tinker_actors.scheduler.checks import check_job, pool_size
 from tinker_actors.scheduler.config import RunConfig
 from tinker_actors.scheduler.crew import WORKER_RESTARTS, Crew
@@ -91,7 +91,7 @@ class _Job:
         return await self._finish(state, evaluation)
 
     async def _steps(
-        self, learner: Learner, trainer: Trainer, sampler: Sampler, state: RunState
+        self, learner: Learner, trainer: Trainer, sampler: ServesSnapshots, state: RunState
     ) -> tuple[RunState, Evaluation | None]:
         """Step after step; the state that was saved last, and the evaluation after the last step if it was due."""
         config = self._crew.config
@@ -113,7 +113,7 @@ class _Job:
                 break
         return state, evaluation
 
-    async def _begin(self) -> tuple[Trainer, Sampler, dict[int, Snapshot], RunState]:
+    async def _begin(self) -> tuple[Trainer, ServesSnapshots, dict[int, Snapshot], RunState]:
         config, warmup = self._crew.config, self._crew.config.warmup
         self._crew.folder.discard_unfinished_start()
         base = await warm_up_base(self._crew) if warmup.method == "full" else config.model.name
@@ -147,7 +147,7 @@ class _Job:
         state = RunState(step=0, checkpoint="", base_model=base, eval_before=evaluation.reward, seconds=0.0)
         return trainer, sampler, {0: snapshot}, await self._save(trainer, 0, state)
 
-    async def _resume(self, state: RunState) -> tuple[Trainer, Sampler, dict[int, Snapshot], RunState]:
+    async def _resume(self, state: RunState) -> tuple[Trainer, ServesSnapshots, dict[int, Snapshot], RunState]:
         self._spent = state.seconds
         kept = self._store.get(state.checkpoint)
         for checkpoint in self._store.list(POLICY, "weights"):
@@ -165,7 +165,7 @@ class _Job:
         versions = {first + place: self._store.get(handle) for place, handle in enumerate(state.bound)}
         return trainer, sampler, {**versions, state.step: snapshot}, state
 
-    async def _evaluate(self, sampler: Sampler, snapshot: Snapshot, step: int) -> Evaluation:
+    async def _evaluate(self, sampler: ServesSnapshots, snapshot: Snapshot, step: int) -> Evaluation:
         evaluation = await evaluate(self._crew, sampler, snapshot, step=step)
         self._metrics.write(
             {

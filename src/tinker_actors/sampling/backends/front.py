@@ -22,6 +22,9 @@ from tinker_actors.sampling.requests import (
     SamplingRequest,
 )
 
+_PATIENCE = 1.0
+"""Seconds that snapshots which leave are waited for at the end."""
+
 _Result = SamplingReply | SamplingError | PolicyError
 
 
@@ -54,6 +57,8 @@ class EngineSampler(Actor):
 
     async def on_stop(self) -> None:
         """Free what the engine holds."""
+        if self._leaving:
+            await asyncio.wait(self._leaving, timeout=_PATIENCE)
         for task in self._leaving:
             task.cancel()
         await self._engine.stop()
@@ -210,7 +215,7 @@ class EngineSampler(Actor):
             raise ContextOverflowError(f"the prompt has {length} tokens; the context holds {limit}{room}")
         if request.targets and request.params.temperature not in (0, 1):
             raise InvalidRequestError(
-                f"params.temperature is {request.params.temperature}; 1, or 0, which scores the same, is needed to score "
+                f"params.temperature is {request.params.temperature}; 1, or 0, which scores the same, is needed for "
                 "targets with this engine"
             )
         self._engine.check(request)

@@ -19,7 +19,7 @@ _FORBID: Mapping[str, Any] = {"extra": "forbid"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalSettings:
-    """This package's own sampler, in the run's process; see `Sampler`.
+    """The sampler of this package, in the run's process; see `Sampler`.
 
     Attributes:
         max_batch: Samples that run at once at most.
@@ -48,8 +48,8 @@ class VllmSettings:
         url: Address of a server that is there, instead of `python`.
         served_model: What a server that is there calls the base model; its first one if empty.
         api_key_variable: Environment variable with the key that a server that is there wants; none if empty.
-        folder: Where adapters are put for the server to read, and the log of one that is started; a temporary one, which
-            goes with the sampler, if empty.
+        folder: Where adapters are put for the server to read, and the log of one that is started; a temporary one,
+            which goes with the sampler, if empty.
         server_folder: What a server that is there calls `folder`, if it sees it elsewhere.
         dtype: The base weights'.
         max_loras: Adapters in one batch at most.
@@ -123,7 +123,7 @@ class VllmSettings:
         """
         if not self.python and not self.url:
             raise ConfigError(
-                "python and url are empty; the interpreter of an environment with vLLM, or a server's address, is needed"
+                "python and url are empty; the interpreter of an environment with vLLM is needed, or a server's address"
             )
 
     def rank(self) -> int:

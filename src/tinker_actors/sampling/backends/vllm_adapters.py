@@ -86,7 +86,7 @@ class AdapterFolder:
         return f"{self._seen}/{adapter.folder.name}"
 
     def drop(self, adapter: Adapter) -> None:
-        """Remove its directory; blocks."""
+        """Remove its directory: two links."""
         shutil.rmtree(adapter.folder, ignore_errors=True)
 
     def _check(self, handle: str, source: Path) -> None:

@@ -68,8 +68,10 @@ class VllmEngine:
     async def _start(self) -> None:
         settings = self._settings
         self._scratch = Path(await asyncio.to_thread(tempfile.mkdtemp, prefix="tinker-actors-vllm-"))
-        self._root = Path(settings.folder).absolute() if settings.folder else self._scratch
-        self._root.mkdir(parents=True, exist_ok=True)
+        self._root = self._scratch
+        if settings.folder:
+            self._root = await asyncio.to_thread(Path(settings.folder).absolute)
+            await asyncio.to_thread(self._root.mkdir, parents=True, exist_ok=True)
         self._socket = self._scratch / "socket"
         if settings.url:
             key = key_of(settings.api_key_variable) if settings.api_key_variable else ""
@@ -95,10 +97,11 @@ class VllmEngine:
         for task in self._tasks:
             task.cancel()
         if hasattr(self, "_client"):
-            if self._server is None and self._up.is_set():
-                for adapter in list(self._adapters):
+            for adapter in list(self._adapters):
+                if self._server is None and self._up.is_set():
                     with contextlib.suppress(SamplingError):
                         await self._client.unload(adapter.name)
+                self._folder.drop(adapter)
             await self._client.close()
         if self._server is not None:
             await self._server.stop()
@@ -125,9 +128,12 @@ class VllmEngine:
         """Take an adapter from the server and from disk."""
         adapter: Adapter = loaded.place
         del self._adapters[adapter]
-        with contextlib.suppress(SamplingError):  # a server that is gone has forgotten it
+        try:
             await self._client.unload(adapter.name)
-        await asyncio.to_thread(self._folder.drop, adapter)
+        except SamplingError:
+            pass  # a server that is gone has forgotten it
+        finally:
+            self._folder.drop(adapter)
 
     def check(self, request: SamplingRequest) -> None:
         """Refuse what a vLLM server doesn't serve as asked."""

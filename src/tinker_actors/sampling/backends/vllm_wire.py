@@ -43,8 +43,8 @@ def check(request: SamplingRequest, *, max_logprobs: int) -> None:
         raise InvalidRequestError("params.logit_bias has a number beyond -100 to 100, which vLLM would change")
     if params.logit_bias and params.repetition_penalty != 1:
         raise InvalidRequestError(
-            f"params.logit_bias goes with params.repetition_penalty {params.repetition_penalty}; vLLM applies them in the "
-            "other order: one or the other is needed"
+            f"params.logit_bias goes with params.repetition_penalty {params.repetition_penalty}; vLLM applies them in "
+            "the other order: one or the other is needed"
         )
 
 
