@@ -1,6 +1,7 @@
 """Tools: schemas from functions, the forms of calls, results in order, and environments built on them."""
 
 import asyncio
+import json
 import threading
 from typing import Annotated, Literal
 
@@ -9,10 +10,12 @@ import pytest
 from pydantic import BaseModel, Field
 
 from tinker_actors.coordinator import run_episode
-from tinker_actors.data import EpisodeEnd, Image, Task, ToolCall
-from tinker_actors.environments import ScriptedAgent, Step
+from tinker_actors.data import EpisodeEnd, Image, Message, Task, ToolCall, TurnEnd, rl_datums
+from tinker_actors.environments import PolicyAgent, ScriptedAgent, Step
 from tinker_actors.environments.tools import PlainFormat, Toolbox, ToolEnvironment, tool, tool_format
 from tinker_actors.errors import ConfigError
+from tinker_actors.models import Renderer, load_tokenizer
+from tinker_actors.sampling.requests import Sample, SamplingParams, SamplingReply
 
 TASK = Task(environment="sums", seed=4)
 
@@ -349,3 +352,76 @@ async def test_an_episode_that_only_calls_tools_is_truncated():
 def test_an_environment_with_tools_has_one_seat():
     with pytest.raises(ConfigError, match="one seat is needed"):
         type("Two", (Sums,), {"seats": ("a", "b")})
+
+
+class Marked(Sums):
+    tool_format = "hermes"
+
+
+class Writes:
+    """A sampler that writes the given texts, one after the other; remembers the prompts."""
+
+    def __init__(self, tokenizer, *texts):
+        self.tokenizer, self.texts, self.prompts = tokenizer, list(texts), []
+
+    async def sample(self, request):
+        self.prompts.append(self.tokenizer.decode(request.prompt))
+        text = self.texts.pop(0)
+        tokens = (*self.tokenizer.encode(text), self.tokenizer.eos_id)
+        sample = Sample(tokens=tokens, logprobs=(-1.0,) * len(tokens), end=TurnEnd.STOP, text=text)
+        return SamplingReply(
+            samples=(sample,), snapshot="snap", snapshot_step=0, prompt_tokens=len(request.prompt), seed=0
+        )
+
+
+SHOWS_TOOLS = (
+    "{% if tools %}<|system|>{{ tools | tojson }}<|end|>{% endif %}"
+    "{% for m in messages %}{{ '<|' + m.role + '|>' + m.content }}<|end|>{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+
+
+async def played_by_policy(environment, *texts, template=None):
+    tokenizer = load_tokenizer("tiny-llama")
+    sampler = Writes(tokenizer, *texts)
+    params = SamplingParams(max_tokens=200)
+    agent = PolicyAgent(sampler, Renderer(tokenizer, template), params, policy="p", snapshot="snap", seed=1)
+    return await run_episode(environment, {"agent": agent}, task=TASK, id="e"), sampler
+
+
+CALLS = calls(*(json.dumps({"name": "calc", "arguments": {"expression": text}}) for text in ("1+1", "no", "2+2")))
+
+
+async def test_results_stand_once_in_the_prompt_in_call_order_and_are_masked():
+    episode, sampler = await played_by_policy(Marked(), CALLS, "7", template=SHOWS_TOOLS)
+    first, second = sampler.prompts
+    results = "<|tool|>2<|end|><|tool|>error: ValueError: invalid literal for int() with base 10: 'no'<|end|><|tool|>4"
+    assert second == f"{first}{CALLS}<|end|>{results}<|end|><|assistant|>"
+    (datum,) = rl_datums(episode.trajectory("agent"), 1.0)
+    trained = [target for target, bit in zip(datum.targets, datum.mask, strict=True) if bit]
+    assert sampler.tokenizer.decode(trained) == f"{CALLS}<|end|>7<|end|>"
+
+
+async def test_tools_reach_the_prompt_through_the_template_that_shows_them():
+    _, sampler = await played_by_policy(Marked(), "7", template=SHOWS_TOOLS)
+    shown, _, rest = sampler.prompts[0].removeprefix("<|system|>").partition("<|end|>")
+    assert json.loads(shown) == [tool(Marked().calc).schema]
+    assert rest == "<|user|>4+3=<|end|><|assistant|>"
+
+
+async def test_a_system_message_names_the_tools_where_the_template_does_not():
+    class Told(Marked):
+        def begin(self, seed):
+            return [Message(role="system", content="Be brief."), Message(role="user", content="4+3=")]
+
+    _, sampler = await played_by_policy(Told(), CALLS, "7")
+    assert sampler.prompts[0].startswith("<|system|>Be brief.\n\nThese tools are there for you:\n{")
+    assert '"name": "calc"' in sampler.prompts[0]
+    assert sampler.prompts[1].startswith(sampler.prompts[0] + CALLS)
+    _, sampler = await played_by_policy(Marked(), "7")
+    assert sampler.prompts[0].startswith("<|system|>These tools")
+
+
+async def test_plain_text_adds_nothing_to_the_prompt():
+    _, sampler = await played_by_policy(Sums(), "7", template=SHOWS_TOOLS)
+    assert sampler.prompts == ["<|user|>4+3=<|end|><|assistant|>"]

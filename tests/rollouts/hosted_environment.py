@@ -6,6 +6,7 @@ import sys
 import threading
 from pathlib import Path
 
+from tinker_actors.data import ToolList
 from tinker_actors.environments import Environment, Step
 
 FINE, KILLS, HANGS, RAISES = range(4)
@@ -60,3 +61,10 @@ class Together(Hosted):
             observation = environment.reset(seed)
             observations.append(ValueError("no such task") if seed == 9 else f"{len(seeds)} {observation}")
         return observations
+
+
+class Told(Hosted):
+    """Tells of a tool."""
+
+    def tool_list(self):
+        return ToolList(schemas=({"name": f"t{self.resets}"},), described="")

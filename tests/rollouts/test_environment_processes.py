@@ -9,9 +9,10 @@ import pytest
 
 from tinker_actors.actors import Mesh, RestartPolicy
 from tinker_actors.coordinator import EpisodeLimits
-from tinker_actors.environments import EnvironmentSpec
+from tinker_actors.environments import EnvironmentSpec, load_environment
 from tinker_actors.errors import ConfigError
 from tinker_actors.rollouts import RolloutWorker, ScriptedSeat, collect, plan_groups
+from tinker_actors.rollouts.pools import EnvironmentPool
 
 HOSTED = str(Path(__file__).with_name("hosted_environment.py"))
 FINE, KILLS, HANGS, RAISES = range(4)
@@ -133,3 +134,12 @@ async def test_processes_need_nodes():
     async with Mesh() as mesh:
         with pytest.raises(ConfigError, match="environment_nodes are needed"):
             await worker(mesh, "Hosted", nodes=())
+
+
+async def test_tools_of_an_instance_elsewhere_are_told():
+    async with Mesh(nodes=2) as mesh:
+        pool = await EnvironmentPool.start(mesh, load_environment(f"{HOSTED}:Told"), (1,))
+        live = await pool.open(luck=0, evaluating=False, seconds=20.0)
+        await live.reset(3)
+        assert live.tools["agent"].schemas == ({"name": "t1"},)
+        await live.close()

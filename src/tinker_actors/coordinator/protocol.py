@@ -138,6 +138,8 @@ class EpisodeProtocol:
         step = live.step_now if isinstance(live, LiveEnvironment) else live.step
         clock.next_turn()
         observations = await live.reset(self._task.seed)
+        for seat, tools in live.tools.items():
+            await self._agents[seat].equip(tools)
         clock.check()
         bounded = clock.bounded
         for turn in range(min(live.max_turns, self._limits.max_turns or live.max_turns)):

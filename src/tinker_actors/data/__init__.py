@@ -8,7 +8,7 @@ from tinker_actors.data.datums import Datum, rl_datums, sft_datums
 from tinker_actors.data.endings import EpisodeEnd, TurnEnd
 from tinker_actors.data.images import Image
 from tinker_actors.data.inputs import Chunk, ImageChunk, ModelInput, TextChunk, concatenate
-from tinker_actors.data.messages import Message, Role, ToolCall, tool_results
+from tinker_actors.data.messages import Message, Role, ToolCall, ToolList, tool_results
 from tinker_actors.data.seeds import derive_seed
 from tinker_actors.data.trajectories import (
     Episode,
@@ -35,6 +35,7 @@ __all__ = [
     "Task",
     "TextChunk",
     "ToolCall",
+    "ToolList",
     "Trajectory",
     "Turn",
     "TurnEnd",

@@ -97,6 +97,19 @@ class Message:
         return "".join(part if isinstance(part, str) else f"[image {part.width}x{part.height}]" for part in self.parts)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolList:
+    """What a model is told of the tools that it may call.
+
+    Attributes:
+        schemas: For its chat template's `tools`: `{"type": "function", "function": {"name": ..., ...}}` each.
+        described: What a system message says of them in place of a template that doesn't show tools.
+    """
+
+    schemas: tuple[Mapping[str, Any], ...]
+    described: str
+
+
 def tool_results(
     calls: Sequence[ToolCall], results: Mapping[str, str | tuple[str | Image, ...]]
 ) -> tuple[Message, ...]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from tinker_actors.actors import Actor
-from tinker_actors.data import Message, Trajectory
+from tinker_actors.data import Message, ToolList, Trajectory
 from tinker_actors.environments.agents import Action, Agent
 from tinker_actors.environments.live import LiveEnvironment
 from tinker_actors.environments.loading import EnvironmentSpec
@@ -39,9 +39,9 @@ class EnvironmentActor(Actor):
         """Its name, seats and turn limit."""
         return self._live.name, self._live.seats, self._live.max_turns
 
-    async def reset(self, seed: int) -> Mapping[str, tuple[Message, ...]]:
-        """See `LiveEnvironment.reset`."""
-        return await self._live.reset(seed)
+    async def reset(self, seed: int) -> tuple[Mapping[str, tuple[Message, ...]], dict[str, ToolList]]:
+        """See `LiveEnvironment.reset`; with its `tools`."""
+        return await self._live.reset(seed), self._live.tools
 
     async def step(self, actions: dict[str, str]) -> Outcome:
         """See `LiveEnvironment.step`."""
@@ -69,12 +69,14 @@ class ActorEnvironment:
         name: The environment's name.
         seats: Its seats.
         max_turns: Its turn limit.
+        tools: See `Playable`.
     """
 
     ref: Any
     name: str
     seats: tuple[str, ...]
     max_turns: int
+    tools: dict[str, ToolList] = field(default_factory=dict[str, ToolList])
 
     @classmethod
     async def of(cls, ref: Any) -> ActorEnvironment:
@@ -84,7 +86,9 @@ class ActorEnvironment:
 
     async def reset(self, seed: int) -> Mapping[str, tuple[Message, ...]]:
         """See `Playable`."""
-        return await self.ref.reset(seed)
+        observations, tools = await self.ref.reset(seed)
+        self.tools.update(tools)
+        return observations
 
     async def step(self, actions: dict[str, str]) -> Outcome:
         """See `Playable`."""
@@ -117,6 +121,10 @@ class ActorAgent(Agent):
     ref: Any
     policy: str | None = None
     trainable: bool = False
+
+    async def equip(self, tools: ToolList) -> None:
+        """Tell the actor."""
+        await self.ref.equip(tools)
 
     async def act(self, messages: Sequence[Message]) -> Action | str:
         """Ask the actor."""

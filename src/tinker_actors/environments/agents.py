@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
-from tinker_actors.data import Message, ModelInput, Trajectory, Turn, TurnEnd
+from tinker_actors.data import Message, ModelInput, ToolList, Trajectory, Turn, TurnEnd
 from tinker_actors.environments.conversation import Conversation
 from tinker_actors.errors import EpisodeError
 from tinker_actors.models.renderer import Renderer
@@ -64,6 +64,10 @@ class Agent(ABC):
     policy: str | None = None
     trainable: bool = False
 
+    async def equip(self, tools: ToolList) -> None:
+        """Hear of the tools that the seat may call, if there are any. Called once, before the first `act`."""
+        return
+
     @abstractmethod
     async def act(self, messages: Sequence[Message]) -> Action | str:
         """Answer an observation; text alone stands for an action without tokens.
@@ -118,6 +122,10 @@ class DemonstrationAgent(Agent):
         self._demonstrate = demonstrate
         self._renderer = renderer
         self._conversation = Conversation(renderer)
+
+    async def equip(self, tools: ToolList) -> None:
+        """Show the tools in the prompt."""
+        self._conversation = Conversation(self._renderer.with_tools(tools))
 
     async def act(self, messages: Sequence[Message]) -> Action:
         """Ask for a demonstration and write it down as a policy's action, its stop token included."""

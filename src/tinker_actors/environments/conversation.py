@@ -42,11 +42,15 @@ class Conversation:
     def __init__(self, renderer: Renderer, *, max_prompt: int | None = None, overflow: Overflow = "refuse") -> None:
         self._renderer = renderer
         self._max_prompt = max_prompt
-        self._overflow = overflow
+        self._overflow: Overflow = overflow
         self._messages: list[Message] = []
         self._held = ModelInput()
         self._sampled: tuple[int, ...] = ()
         self._hidden = 0  # how many of the held tokens `keep_last` has dropped from view
+
+    def begun_anew(self, renderer: Renderer) -> Conversation:
+        """An empty one of the same limits."""
+        return Conversation(renderer, max_prompt=self._max_prompt, overflow=self._overflow)
 
     def observe(self, messages: Sequence[Message]) -> Prompt:
         """Append an observation.

@@ -28,7 +28,7 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal
 
-from tinker_actors.data import Message
+from tinker_actors.data import Message, ToolList
 from tinker_actors.environments.rules import Forfeit, TurnOrder, check_rules, rewards_of
 from tinker_actors.errors import ConfigError
 
@@ -144,6 +144,13 @@ class Environment(ABC):
         raise ConfigError(
             f"{type(self).__name__} has no demonstrations; define demonstrate(self) to return an action's text"
         )
+
+    def tool_list(self, *args: Any) -> ToolList | None:
+        """The tools that the policy is told of, through its chat template; asked once, after `reset`.
+
+        Overridden as `tool_list(self)`, or as `tool_list(self, seat)` if there are several seats; may be `async`.
+        """
+        return None
 
     def forfeit(self, failed: tuple[str, ...], rule: Forfeit, /) -> Any:
         """What a failure of seats is worth, in the present state; may be overridden, and `async`. It ends the episode.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Mapping
 from typing import Any, Protocol
 
-from tinker_actors.data import Message
+from tinker_actors.data import Message, ToolList
 from tinker_actors.environments.environment import Environment, Step
 from tinker_actors.environments.instances import Instance
 from tinker_actors.environments.returns import Outcome, Returns, WrongReturnError, shown
@@ -28,6 +28,11 @@ class Playable(Protocol):
     @property
     def max_turns(self) -> int:
         """How many steps an episode may take."""
+        ...
+
+    @property
+    def tools(self) -> Mapping[str, ToolList]:
+        """What agents are told of the tools of their seats, from `reset` on."""
         ...
 
     async def reset(self, seed: int) -> Mapping[str, tuple[Message, ...]]:
@@ -54,6 +59,9 @@ class LiveEnvironment:
         environment: A fresh instance, or one with how it is called and closed.
         luck: Seeds its `rng`.
         evaluating: Whether the episode belongs to an evaluation; otherwise what the instance says stays.
+
+    Attributes:
+        tools: What agents are told of the tools of their seats, from `reset` on.
     """
 
     def __init__(self, environment: Environment | Instance, *, luck: int, evaluating: bool = False) -> None:
@@ -68,6 +76,7 @@ class LiveEnvironment:
         vars(environment).pop("rng", None)  # of an episode before
         environment.evaluating = evaluating or environment.evaluating
         self._environment = environment
+        self.tools: dict[str, ToolList] = {}
         self._closed = False
 
     @property
@@ -81,7 +90,21 @@ class LiveEnvironment:
         Raises:
             WrongReturnError: The environment returned none, or something else.
         """
-        return self._returns.reset(await self._instance.reset(seed))
+        observations = self._returns.reset(await self._instance.reset(seed))
+        if type(self._environment).tool_list is not Environment.tool_list:
+            self.tools = await self._tool_lists()
+        return observations
+
+    async def _tool_lists(self) -> dict[str, ToolList]:
+        found: dict[str, ToolList] = {}
+        for seat in self.seats:
+            args = (seat,) if len(self.seats) > 1 else ()
+            listed = await self._instance.call(self._environment.tool_list, *args)
+            if not isinstance(listed, ToolList | None):
+                raise WrongReturnError(f"{self.name}.tool_list returned {shown(listed)}; a ToolList or None is needed")
+            if listed is not None:
+                found[seat] = listed
+        return found
 
     async def step(self, actions: dict[str, str]) -> Outcome:
         """Apply the actions of the seats that acted; the environment may keep the mapping.

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from tinker_actors.data import Message, SamplingRecord, Turn, TurnEnd, derive_seed
+from tinker_actors.data import Message, SamplingRecord, ToolList, Turn, TurnEnd, derive_seed
 from tinker_actors.environments.agents import Action, Agent
 from tinker_actors.environments.conversation import Conversation, Overflow, Prompt
 from tinker_actors.errors import ConfigError, ContextOverflowError
@@ -75,8 +75,13 @@ class PolicyAgent(Agent):
         self._seed = seed
         self._seat = seat
         self._context_length = context_length
+        self._renderer = renderer
         self._conversation = Conversation(renderer, max_prompt=max_prompt, overflow=overflow)
         self._turn = 0
+
+    async def equip(self, tools: ToolList) -> None:
+        """Show the tools in the prompt."""
+        self._conversation = self._conversation.begun_anew(self._renderer.with_tools(tools))
 
     async def act(self, messages: Sequence[Message]) -> Action:
         """Sample an action.

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tinker_actors.data import Message, ModelInput, concatenate
+from tinker_actors.data import Message, ModelInput, ToolList, concatenate
 from tinker_actors.errors import ModelError
 from tinker_actors.models.templates import NAMED_TEMPLATES, REQUIRED_TOKENS, ChatTemplate
 from tinker_actors.models.tokenizer import Tokenizer
@@ -81,9 +82,19 @@ class Renderer:
                 **(variables or {}),
             },
         )
+        self._introduction = ""
         self._end_of_turn, self.stop_text = self._closing_of_a_turn()
         end_of_turn = () if self._end_of_turn is None else (self._end_of_turn,)
         self.stop_ids: tuple[int, ...] = tuple(dict.fromkeys((*end_of_turn, *tokenizer.stop_ids)))
+
+    def with_tools(self, tools: ToolList) -> Renderer:
+        """A renderer that shows tools: through the template where it reads `tools`, else in the system message."""
+        other = copy.copy(self)
+        if "tools" in self._template.reads:
+            other._template = self._template.given(tools=[dict(schema) for schema in tools.schemas])
+        else:
+            other._introduction = tools.described
+        return other
 
     def start(self, messages: Sequence[Message]) -> Rendered:
         """The whole prompt for a conversation, up to where the assistant speaks."""
@@ -114,8 +125,8 @@ class Renderer:
             raise ModelError(f"the {len(sampled)} sampled tokens are not the end of the {len(held)} tokens held")
         action = self.parse(sampled)
         marked = Message(role="assistant", content=action + _SENTINEL)
-        before = self._template.render(messages[:-1], generation_prompt=True)
-        now = self._template.render([*messages[:-1], marked, *new], generation_prompt=True)
+        before = self._text(messages[:-1], generation_prompt=True)
+        now = self._text([*messages[:-1], marked, *new], generation_prompt=True)
         middle, found, rest = now.removeprefix(before).partition(_SENTINEL)
         if not now.startswith(before) or not found or middle.split() != action.split():
             return Rendered(input=self._whole_prompt([*messages, *new]), restarts=True)
@@ -145,14 +156,21 @@ class Renderer:
         *before, last = messages
         if not last.tool_calls:
             return last.content
-        prompt = self._template.render(before, generation_prompt=True)
-        whole = self._template.render(messages, generation_prompt=False)
+        prompt = self._text(before, generation_prompt=True)
+        whole = self._text(messages, generation_prompt=False)
         if not whole.startswith(prompt):
             raise ModelError("the chat template writes tool calls elsewhere than after what opens an assistant turn")
         return whole.removeprefix(prompt).rstrip().removesuffix(self.stop_text).rstrip()
 
+    def _text(self, messages: Sequence[Message], *, generation_prompt: bool) -> str:
+        if self._introduction:
+            head = messages[:1] if messages and messages[0].role == "system" else []
+            said = "\n\n".join([*(message.content for message in head), self._introduction])
+            messages = [Message(role="system", content=said), *messages[len(head) :]]
+        return self._template.render(messages, generation_prompt=generation_prompt)
+
     def _whole_prompt(self, messages: Sequence[Message]) -> ModelInput:
-        return self._encoded(self._template.render(messages, generation_prompt=True), messages)
+        return self._encoded(self._text(messages, generation_prompt=True), messages)
 
     def _encoded(self, text: str, messages: Sequence[Message]) -> ModelInput:
         """Tokens of a text in which the template has written one placeholder for each image of these messages."""

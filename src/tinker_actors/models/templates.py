@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 import jinja2
-from jinja2 import nodes
+from jinja2 import meta, nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -40,17 +41,28 @@ REQUIRED_TOKENS: Mapping[str, tuple[str, ...]] = {"chatml": ("<|im_start|>", "<|
 class ChatTemplate:
     """A compiled template. Rendering is a pure function of its arguments: the date is the one of construction.
 
+    Attributes:
+        reads: The variables that it reads.
+
     Raises:
         ModelError: The template's syntax is wrong.
     """
 
     def __init__(self, source: str, *, variables: Mapping[str, Any]) -> None:
         now = datetime.now().astimezone()
+        environment = _environment(now)
         try:
-            self._template = _environment(now).from_string(source)
+            self._template = environment.from_string(source)
+            self.reads = frozenset(meta.find_undeclared_variables(environment.parse(source)))
         except jinja2.TemplateError as error:
             raise ModelError(f"the chat template can't be compiled: {error}") from error
         self._variables = dict(variables)
+
+    def given(self, **variables: Any) -> ChatTemplate:
+        """The same template with other values of variables."""
+        other = copy.copy(self)
+        other._variables = {**self._variables, **variables}
+        return other
 
     def render(self, messages: Sequence[Message], *, generation_prompt: bool) -> str:
         """Text of a conversation.

@@ -7,10 +7,11 @@ import os
 import signal
 from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from tinker_actors.actors import Actor, concurrent
 from tinker_actors.coordinator import describe_error
+from tinker_actors.data import Message, ToolList
 from tinker_actors.environments import EnvironmentSpec, Forfeit, Instances, LiveEnvironment, Outcome
 from tinker_actors.errors import EpisodeError
 
@@ -85,9 +86,10 @@ class EnvironmentHost(Actor):
         return Opened(name=live.name, seats=live.seats, max_turns=live.max_turns, incarnation=os.getpid())
 
     @concurrent
-    async def reset(self, episode: str, seed: int) -> Mapping[str, Any]:
-        """As `LiveEnvironment.reset`."""
-        return await _guarded(self._of(episode).reset(seed))
+    async def reset(self, episode: str, seed: int) -> tuple[Mapping[str, tuple[Message, ...]], dict[str, ToolList]]:
+        """As `LiveEnvironment.reset`; with its `tools`."""
+        live = self._of(episode)
+        return await _guarded(live.reset(seed)), live.tools
 
     @concurrent
     async def step(self, episode: str, actions: dict[str, str]) -> Outcome:

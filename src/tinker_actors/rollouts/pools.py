@@ -17,7 +17,7 @@ from tinker_actors.actors import (
     RestartPolicy,
     UnroutableError,
 )
-from tinker_actors.data import Message
+from tinker_actors.data import Message, ToolList
 from tinker_actors.environments import Environment, EnvironmentFactory, Forfeit, Outcome
 from tinker_actors.rollouts.hosts import EnvironmentHost, HostedEnvironmentError, Opened, UnknownEpisodeError
 
@@ -121,11 +121,13 @@ class HostedEnvironment:
         self.name, self.seats, self.max_turns = opened.name, opened.seats, opened.max_turns
         self.environment = environment
         self._pool, self._place, self._episode = pool, place, episode
+        self.tools: Mapping[str, ToolList] = {}
         self._closed = False
 
     async def reset(self, seed: int) -> dict[str, tuple[Message, ...]]:
         """As `LiveEnvironment.reset`."""
-        return await self._asked(self._place.host.reset(self._episode, seed))
+        observations, self.tools = await self._asked(self._place.host.reset(self._episode, seed))
+        return observations
 
     async def step(self, actions: dict[str, str]) -> Outcome:
         """As `LiveEnvironment.step`."""

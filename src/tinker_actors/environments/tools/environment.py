@@ -34,6 +34,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar
 
+from tinker_actors.data import ToolList
 from tinker_actors.environments.environment import Environment, Step
 from tinker_actors.environments.tools.formats import ToolFormat
 from tinker_actors.environments.tools.tool import Tool
@@ -86,6 +87,10 @@ class ToolEnvironment(Environment):
         )
         self._counts = {"tool_calls": 0, "tool_errors": 0}
         return await _awaited(self.begin(seed))
+
+    def tool_list(self, *args: Any) -> ToolList | None:
+        """What the policy is told of the tools."""
+        return self.toolbox.listed
 
     async def step(self, action: str, /) -> Step:
         """Make the calls of the action, or take it as the answer if it has none."""

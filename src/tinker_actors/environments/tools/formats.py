@@ -41,13 +41,7 @@ class Said:
 
 
 class ToolFormat(Protocol):
-    """The form of calls.
-
-    Attributes:
-        uses_schemas: Whether the tools' schemas are shown to the model, through its chat template.
-    """
-
-    uses_schemas: bool
+    """The form of calls."""
 
     def read(self, text: str, tools: Mapping[str, Tool]) -> Said:
         """The calls in an action's text."""
@@ -55,6 +49,13 @@ class ToolFormat(Protocol):
 
     def write(self, name: str, arguments: Mapping[str, Any], tools: Mapping[str, Tool]) -> str:
         """A call as the model would write it, for demonstrations."""
+        ...
+
+    def describe(self, tools: Mapping[str, Tool]) -> str | None:
+        """What a system message says of the tools, where the chat template doesn't show their schemas.
+
+        None shows the model neither: the environment's own observations say what there is to say.
+        """
         ...
 
     def check(self, tools: Mapping[str, Tool]) -> None:
@@ -72,7 +73,6 @@ class HermesFormat:
     A last call whose closing tag is missing, as where that tag was the stop string, counts.
     """
 
-    uses_schemas = True
     _CALL = re.compile(r"<tool_call>\s*(.*?)\s*(?:</tool_call>|\Z)", re.DOTALL)
 
     def read(self, text: str, tools: Mapping[str, Tool]) -> Said:
@@ -87,14 +87,17 @@ class HermesFormat:
         body = json.dumps({"name": name, "arguments": dict(arguments)}, ensure_ascii=False)
         return f"<tool_call>\n{body}\n</tool_call>"
 
+    def describe(self, tools: Mapping[str, Tool]) -> str:
+        """The schemas and the form."""
+        example = '<tool_call>\n{"name": "...", "arguments": {...}}\n</tool_call>'
+        return _description(tools, f"To use one, write its name and arguments as JSON between these tags:\n{example}")
+
     def check(self, tools: Mapping[str, Tool]) -> None:
         """Any tools will do."""
 
 
 class JsonFormat:
     """The whole action is `{"name": ..., "parameters": {...}}`, or a list of those, as Llama 3 models write calls."""
-
-    uses_schemas = True
 
     def read(self, text: str, tools: Mapping[str, Tool]) -> Said:
         """The calls, if the action is JSON that names a known tool; else it is text."""
@@ -113,6 +116,10 @@ class JsonFormat:
         del tools
         return json.dumps({"name": name, "parameters": dict(arguments)}, ensure_ascii=False)
 
+    def describe(self, tools: Mapping[str, Tool]) -> str:
+        """The schemas and the form."""
+        return _description(tools, 'To use one, write this and nothing else:\n{"name": "...", "parameters": {...}}')
+
     def check(self, tools: Mapping[str, Tool]) -> None:
         """Any tools will do."""
 
@@ -130,8 +137,6 @@ class PlainFormat:
     Raises:
         ConfigError: `{arguments}` is missing, or nothing marks where a call begins and ends.
     """
-
-    uses_schemas = False
 
     def __init__(self, form: str) -> None:
         before, found, self._close = form.partition("{arguments}")
@@ -168,6 +173,9 @@ class PlainFormat:
         values = list(arguments.values())
         inner = str(values[0]) if len(values) == 1 else ", ".join(repr(value) for value in values)
         return f"{self._open}{name if self._named else ''}{self._between}{inner}{self._close}"
+
+    def describe(self, tools: Mapping[str, Tool]) -> None:
+        """Nothing: a model that has learnt no markup would not read it."""
 
     def check(self, tools: Mapping[str, Tool]) -> None:
         """Refuse several tools where the form doesn't name them."""
@@ -227,6 +235,11 @@ def _json_call(id: str, text: str) -> ToolCall:
     if not isinstance(name, str) or not name:
         return ToolCall(id=id, name="", arguments=text)
     return ToolCall(id=id, name=name, arguments=arguments if isinstance(arguments, str) else json.dumps(arguments))
+
+
+def _description(tools: Mapping[str, Tool], form: str) -> str:
+    listed = "\n".join(json.dumps(tool.schema["function"], ensure_ascii=False) for tool in tools.values())
+    return f"These tools are there for you:\n{listed}\n{form}"
 
 
 _PAIRS = {"(": ")", "[": "]", "{": "}"}

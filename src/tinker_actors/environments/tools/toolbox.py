@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
-from tinker_actors.data import Message, ToolCall, tool_results
+from tinker_actors.data import Message, ToolCall, ToolList, tool_results
 from tinker_actors.environments.tools.formats import ToolFormat, tool_format
 from tinker_actors.environments.tools.tool import Content, Tool, ToolError, call_within, tool
 from tinker_actors.errors import ConfigError
@@ -76,9 +76,12 @@ class Toolbox:
         self.made = 0
 
     @property
-    def schemas(self) -> tuple[dict[str, Any], ...]:
-        """What the model is shown of the tools through its chat template; none where the format is plain text."""
-        return tuple(each.schema for each in self.tools.values()) if self.format.uses_schemas else ()
+    def listed(self) -> ToolList | None:
+        """What the model is told of the tools; None where there are none, or their form is plain text."""
+        described = self.format.describe(self.tools) if self.tools else None
+        if described is None:
+            return None
+        return ToolList(schemas=tuple(each.schema for each in self.tools.values()), described=described)
 
     def written(self, name: str, **arguments: Any) -> str:
         """A call as a model would write it, for demonstrations.
