@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
-from types import MappingProxyType
 from typing import Any, cast
 
 from tinker_actors.data import Message
@@ -14,7 +13,7 @@ from tinker_actors.environments.environment import Environment, Step, check_limi
 from tinker_actors.environments.rules import TurnOrder, check_rules
 from tinker_actors.errors import EpisodeError
 
-_NONE: Mapping[str, Any] = MappingProxyType({})
+_NONE: Mapping[str, Any] = {}  # shared, so never written to; a mapping proxy could not leave its process
 
 
 class WrongReturnError(EpisodeError, TypeError):
