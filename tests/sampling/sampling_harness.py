@@ -93,9 +93,14 @@ class Publisher:
 class Harness:
     """An engine driven without an actor; requests submitted before `start` share the first batch."""
 
-    def __init__(self, publisher, *, context_length=64, **options):
+    def __init__(self, publisher, *, context_length=64, max_adapters=None, adapter_memory=2**30, **options):
         self.answers = queue.Queue()
-        self.residents = Residents(base=load_base("tiny-llama"), store=publisher.store)
+        self.residents = Residents(
+            base=load_base("tiny-llama"),
+            store=publisher.store,
+            max_adapters=max_adapters,
+            adapter_memory=adapter_memory,
+        )
         self.engine = Engine(
             residents=self.residents,
             tokenizer=TOKENIZER,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import secrets
 import threading
 import time
 from collections import deque
@@ -16,23 +15,20 @@ import torch
 from tinker_actors.data import TurnEnd
 from tinker_actors.errors import PolicyError, SamplingError
 from tinker_actors.models.tokenizer import Tokenizer
-from tinker_actors.sampling.checks import Checks
-from tinker_actors.sampling.grammars import Grammars
+from tinker_actors.sampling.admission import Admission
 from tinker_actors.sampling.memory import Memory
 from tinker_actors.sampling.metrics import Meter, SamplerStats
 from tinker_actors.sampling.networks import Network
 from tinker_actors.sampling.requests import (
-    Overloaded,
     Sample,
     SampledToken,
     SamplingReply,
     SamplingRequest,
 )
 from tinker_actors.sampling.residents import Checked, Residents
-from tinker_actors.sampling.rows import Row, Ticket, rows_of
+from tinker_actors.sampling.rows import Row, Ticket
 from tinker_actors.sampling.schedule import Schedule, Work
 from tinker_actors.sampling.step import Outcome, Steps
-from tinker_actors.sampling.stops import PlainText, stop_ids_of
 
 logger = logging.getLogger(__name__)
 
@@ -43,9 +39,6 @@ Progress: TypeAlias = tuple[Ticket, SampledToken]
 
 class Engine:
     """Samples in a thread of its own. Every public method may be called from any thread.
-
-    Attributes:
-        checks: What refuses requests; its `look` may be called ahead of `submit` for a request with images.
 
     A step computes the next token of every running sample and as much of the prompts as its budget leaves room for,
     whatever their snapshots. Requests join and leave between any two steps. What a request gets doesn't depend on what
@@ -85,15 +78,17 @@ class Engine:
         Raises:
             ConfigError: `kv_memory` doesn't hold one sequence of the context's length.
         """
-        self._residents, self._tokenizer, self._answer, self._progress = residents, tokenizer, answer, progress
-        self._context_length, self._max_waiting, self._threads = context_length, max_waiting, threads
-        self._text, self._grammars = PlainText(tokenizer), Grammars(tokenizer, residents.vocab_size)
-        self.checks = Checks(residents, self._grammars, context_length)
+        self._residents, self._answer, self._progress = residents, answer, progress
+        self._threads = threads
         self._changed = threading.Condition()
         self._between: deque[Callable[[], None]] = deque()
-        self._closed_early = self._stopping = False
+        self._untidy = self._stopping = False
         self._thread = threading.Thread(target=self._run, name="sampler-engine", daemon=True)
         self._meter, self._steps = Meter(), Steps()
+        self._admission = Admission(
+            residents, tokenizer, self._meter, context_length=context_length, max_waiting=max_waiting
+        )
+        residents.lodging.wake = self._wake
         self._schedule = Schedule(
             Memory.within(
                 kv_memory,
@@ -103,6 +98,7 @@ class Engine:
                 most=2 * max_batch,
                 prefix_caching=prefix_caching,
             ),
+            residents.lodging,
             self._meter,
             max_rows=max_batch,
             max_tokens=max_step_tokens,
@@ -119,6 +115,11 @@ class Engine:
             self._changed.notify()
         if self._thread.is_alive():
             self._thread.join()
+        self._residents.lodging.close()
+
+    def look(self, request: SamplingRequest) -> None:
+        """Decode a request's images, which `submit` then need not do; see `Checks.look`."""
+        self._admission.checks.look(request)
 
     def submit(self, request: SamplingRequest, *, streams: bool = False) -> Ticket | SamplingReply:
         """Accept a request, pinned to its snapshot.
@@ -176,7 +177,7 @@ class Engine:
         with self._changed:
             memory = self._schedule.memory
             return self._meter.stats(
-                waiting=sum(not row.ticket.closed for row in self._schedule.queue),
+                waiting=sum(not row.ticket.closed for row in self._schedule.waiting),
                 running=self._schedule.placed,
                 kv_tokens=memory.running,
                 kv_cached=memory.index.cached,
@@ -185,43 +186,13 @@ class Engine:
             )
 
     def _accept(self, request: SamplingRequest, streams: bool) -> Ticket | SamplingReply:
-        self.checks.check(request)
-        waiting = len(self._schedule.queue)
-        if waiting + request.num_samples > self._max_waiting:
-            self._meter.refused += 1
-            rate = self._meter.samples / self._meter.busy if self._meter.samples else 1.0
-            seconds = round(min(60.0, max(0.1, request.num_samples / rate)), 1)
-            raise Overloaded(
-                f"{waiting} samples wait, at most {self._max_waiting} may; ask again in {seconds} s", seconds
-            )
-        seed = secrets.randbits(63) if request.params.seed is None else request.params.seed
+        self._admission.check(request, self._schedule.waiting_count)
         if self._stopping:
             raise SamplingError("the sampler has stopped")
-        resident = self._residents.pin(request.snapshot)
-        count = request.num_samples
-        ticket = Ticket(
-            request=request,
-            resident=resident,
-            seed=seed,
-            samples=[None] * count,
-            missing=count,
-            streams=streams,
-        )
-        if len(request.prompt) == self._context_length and not ticket.scores:
-            nothing = Sample(tokens=(), logprobs=(), end=TurnEnd.CONTEXT_OVERFLOW, text="")
-            ticket.samples = [nothing] * count
-            self._residents.unpin(resident)
+        ticket, rows = self._admission.admit(request, streams=streams)
+        if not rows:
             self._count_reply(ticket)
             return ticket.reply()
-        rows = rows_of(
-            ticket,
-            context_length=self._context_length,
-            stop_ids=stop_ids_of(request.params, self._tokenizer),
-            decoder=self._text,
-        )
-        if request.params.grammar is not None:
-            for row in rows:
-                row.grammar = self._grammars.begin(request.params.grammar)
         self._schedule.add(rows)
         return ticket
 
@@ -256,30 +227,31 @@ class Engine:
         with self._changed:
             while self._between:
                 self._between.popleft()()
-            rows = [*self._schedule.queue, *self._placed()]
+            rows = [*self._schedule.waiting, *self._placed()]
         self._fail({row.ticket for row in rows}, SamplingError("the sampler stopped before the request was served"))
 
     def _wait(self) -> bool:
         with self._changed:
-            schedule = self._schedule
-            while not (
-                self._stopping or len(schedule.queue) or schedule.running or self._between or self._closed_early
-            ):
+            while not (self._stopping or self._between or self._untidy) and self._schedule.idle:
                 self._changed.wait()
             return not self._stopping
+
+    def _wake(self) -> None:
+        with self._changed:
+            self._changed.notify()
 
     def _prepare(self) -> list[Work]:
         """Drop what nobody waits for, then plan."""
         schedule = self._schedule
-        if self._closed_early:
-            self._closed_early = False
-            for row in schedule.running:
-                row.followers = [follower for follower in row.followers if not follower.ticket.closed]
-            for row in [row for row in schedule.running if row.ticket.closed]:
-                schedule.release(row)
-            schedule.queue.drop(lambda row: row.ticket.closed)
+        if self._untidy:
+            self._untidy = False
+            schedule.drop_closed()
         for resident in self._residents.collect():
             schedule.memory.forget(resident)
+        for rows, error in schedule.settle():
+            failure = SamplingError(f"the adapter can't be loaded again: {type(error).__name__}: {error}")
+            failure.__cause__ = error
+            self._fail({row.ticket for row in rows}, failure)
         return schedule.plan()
 
     def _placed(self) -> list[Row]:
@@ -321,7 +293,7 @@ class Engine:
                 if ticket.streams and row.drawn:
                     told.append((ticket, SampledToken(index=row.index, token=token, logprob=logprob)))
                 if done:
-                    finished.append((row, None if row.end is None else row.sample(self._text)))
+                    finished.append((row, None if row.end is None else row.sample(self._admission.text)))
         for row in outcome.scored:
             row.end = TurnEnd.LENGTH
             finished.append((row, Sample(tokens=(), logprobs=(), end=TurnEnd.LENGTH, text="")))
@@ -350,8 +322,8 @@ class Engine:
                     self._residents.unpin(ticket.resident)
                     self._count_reply(ticket)
                     done.append((ticket, ticket.reply()))
-            for resident in self._residents.collect():
-                self._schedule.memory.forget(resident)
+            # not here: what another network computes in this round may still be on it
+            self._untidy |= self._residents.leave
         if done:
             self._answer(done)
 
@@ -365,7 +337,7 @@ class Engine:
             self._answer([(ticket, error) for ticket in failed])
 
     def _close(self, ticket: Ticket) -> None:
-        ticket.closed = self._closed_early = True
+        ticket.closed = self._untidy = True
         self._residents.unpin(ticket.resident)
 
     def _count_reply(self, ticket: Ticket) -> None:

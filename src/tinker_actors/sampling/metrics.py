@@ -136,6 +136,11 @@ class Meter:
             cached_tokens=own.cached_tokens + cached,
         )
 
+    def seconds_for(self, samples: int) -> float:
+        """About how long so many samples take, between 0.1 and 60."""
+        rate = self.samples / self.busy if self.samples and self.busy else 1.0
+        return round(min(60.0, max(0.1, samples / rate)), 1)
+
     def step(self, began: float, *, prefilled: int, drawn: int) -> None:
         """Count a forward pass."""
         seconds = time.perf_counter() - began

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tinker_actors.errors import PolicyError, UnknownPolicyError
 from tinker_actors.models.adapters import Adapter
@@ -14,37 +14,50 @@ from tinker_actors.models.lent import LentWeights, lent_model
 from tinker_actors.models.vision import Vision
 from tinker_actors.policies import Handle, Snapshot, SnapshotStore
 from tinker_actors.policies.handover import handed_over
+from tinker_actors.sampling.lodging import Lodger, Lodging, bytes_of
 from tinker_actors.sampling.networks import Network
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class Resident:
-    """A loaded snapshot.
+class Resident(Lodger):
+    """A snapshot that is served.
 
     Attributes:
-        handle: The snapshot.
-        step: Update steps that it had behind it.
+        snapshot: The snapshot.
         network: What computes it.
-        slot: Its adapter's place in the network; 0 for full weights.
-        lent: Weights of a trainer in this process that it runs on, if any; held so that they stay as they are.
+        slot: Its adapter's place in the network, None while it has none; 0 for full weights.
         pins: Requests under way on it.
     """
 
-    handle: str
-    step: int
+    snapshot: Snapshot
     network: Network
-    slot: int
-    lent: LentWeights | None = None
     pins: int = 0
+
+    @property
+    def handle(self) -> str:
+        """Names the snapshot."""
+        return self.snapshot.handle
+
+    @property
+    def row_slot(self) -> int:
+        """What its rows say in a step; only of one that has a place."""
+        assert self.slot is not None
+        return self.slot
+
+    @property
+    def step(self) -> int:
+        """Update steps that the snapshot had behind it."""
+        return self.snapshot.step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
-    """A snapshot whose files are right, ready to be placed.
+    """A snapshot whose files are right.
 
     Attributes:
         snapshot: The snapshot.
-        adapter: The weights of an adapter, as read or as published in this process; None for full weights.
+        adapter: The weights of an adapter, as read or as published in this process; None for full weights, and for an
+            adapter that is read again when it is asked for.
         network: The loaded model of a full-weights snapshot; None for an adapter.
         lent: Weights that were published in this process, if they are.
     """
@@ -56,14 +69,27 @@ class Checked:
 
 
 class Residents:
-    """All snapshots loaded in one sampler, by handle.
+    """All snapshots served by one sampler, by handle.
 
     `check` may run in any thread; `replace` and `collect` must run in the thread that computes, between two steps.
+
+    Args:
+        base: The base model.
+        store: Where the snapshots are.
+        max_adapters: Adapters that have a place in the network at once; None for no limit.
+        adapter_memory: Bytes of host memory for copies of adapters, where there is a limit.
+
+    Attributes:
+        lodging: Which adapters have a place.
     """
 
-    def __init__(self, *, base: BaseModel, store: SnapshotStore) -> None:
+    def __init__(
+        self, *, base: BaseModel, store: SnapshotStore, max_adapters: int | None = None, adapter_memory: int = 2**30
+    ) -> None:
         self._base, self._store = base, store
+        self._max_adapters, self._adapter_memory = max_adapters, adapter_memory
         self._lora = Network(base.skeleton(), base.vision)
+        self.lodging = Lodging(self._lora, self._read_again, most=max_adapters, host_memory=adapter_memory)
         self._by_handle: dict[str, Resident] = {}
         self._leaving: list[Resident] = []
         self._lock = threading.Lock()
@@ -89,9 +115,14 @@ class Residents:
             return tuple(self._by_handle)
 
     def held(self) -> int:
-        """How many snapshots are in memory, those that leave included."""
+        """How many snapshots there are, those that leave included."""
         with self._lock:
             return len(self._by_handle) + len(self._leaving)
+
+    @property
+    def leave(self) -> bool:
+        """Whether `collect` may have something to do."""
+        return bool(self._leaving)
 
     def pin(self, handle: str) -> Resident:
         """The resident of a handle, kept until `unpin`.
@@ -102,7 +133,7 @@ class Residents:
         with self._lock:
             resident = self._by_handle.get(handle)
             if resident is None:
-                served = list(self._by_handle)
+                served = [*self._by_handle][-20:]
                 raise UnknownPolicyError(
                     f"{handle} is not loaded in this sampler, which serves {served}; refresh with it first"
                 )
@@ -124,7 +155,15 @@ class Residents:
             ModelError: The weights can't be loaded.
         """
         loaded = self.handles()
-        return {handle: self._check(handle) for handle in handles if handle not in loaded}
+        checked: dict[str, Checked] = {}
+        left = self._adapter_memory
+        for number, handle in enumerate(handle for handle in handles if handle not in loaded):
+            checked[handle] = entry = self._check(handle)
+            if entry.adapter is not None and entry.lent is None and self._max_adapters is not None:
+                left -= bytes_of(entry.adapter)
+                if number >= self._max_adapters and left < 0:  # there is nowhere to keep it until it is asked for
+                    checked[handle] = replace(entry, adapter=None)
+        return checked
 
     def replace(self, handles: Sequence[str], checked: Mapping[str, Checked]) -> None:
         """Serve exactly `handles`, all of them loaded or in `checked`; if one can't be loaded, nothing changes.
@@ -176,13 +215,16 @@ class Residents:
         return Checked(snapshot=snapshot, adapter=None, network=network)
 
     def _place(self, entry: Checked) -> Resident:
-        snapshot, network = entry.snapshot, entry.network
-        slot = 0 if entry.adapter is None else self._lora.place(entry.adapter)
-        return Resident(
-            handle=snapshot.handle, step=snapshot.step, network=network or self._lora, slot=slot, lent=entry.lent
-        )
+        if entry.network is not None:
+            return Resident(snapshot=entry.snapshot, network=entry.network, slot=0, lent=entry.lent)
+        resident = Resident(snapshot=entry.snapshot, network=self._lora, slot=None, lent=entry.lent)
+        self.lodging.add(resident, entry.adapter)
+        return resident
+
+    def _read_again(self, resident: Resident) -> Adapter:
+        return self._lora.read(self._store.fetch(resident.snapshot))
 
     def _unload(self, residents: Iterable[Resident]) -> None:
         for resident in residents:
             if resident.network is self._lora:
-                self._lora.unload(resident.slot)
+                self.lodging.remove(resident)

@@ -39,6 +39,8 @@ class Sampler(Actor):
         context_length: int | None = None,
         kv_memory: int = 2**30,
         prefix_caching: bool = True,
+        max_adapters: int | None = None,
+        adapter_memory: int = 2**30,
         dtype: str = "float32",
         threads: int | None = None,
     ) -> None:
@@ -53,6 +55,10 @@ class Sampler(Actor):
             context_length: Longest prompt and reply together, in tokens; None is the base model's own.
             kv_memory: Bytes for keys and values, running and cached.
             prefix_caching: Whether finished sequences stay, as memory allows, for prompts that go on from them.
+            max_adapters: Adapters among the base's layers at once; of those that are served, the longest unused give
+                way to others and come back when they are asked for. None for all that are served.
+            adapter_memory: Bytes of host memory for copies of adapters, where `max_adapters` bounds them; the rest is
+                read again from the store, beside the running batch.
             dtype: The base weights' dtype by name.
             threads: Computing threads; None is 1 for models of less than ten million parameters, else torch's setting.
 
@@ -65,11 +71,15 @@ class Sampler(Actor):
             "max_waiting": max_waiting,
             "context_length": context_length,
             "kv_memory": kv_memory,
+            "max_adapters": max_adapters,
             "threads": threads,
         }
         for name, value in numbers.items():
             if value is not None and value < 1:
                 raise ConfigError(f"{name} is {value}; an integer >= 1 is needed")
+        if adapter_memory < 0:
+            raise ConfigError(f"adapter_memory is {adapter_memory}; an integer >= 0 is needed")
+        self._max_adapters, self._adapter_memory = max_adapters, adapter_memory
         self._base_model, self._dtype, self._threads = base_model, dtype, threads
         self._store = SnapshotStore(store)
         self._context_length = context_length
@@ -95,7 +105,13 @@ class Sampler(Actor):
         threads = self._threads
         if threads is None and sum(p.numel() for p in base.model.parameters()) < _SMALL_MODEL:
             threads = 1
-        self._residents = await asyncio.to_thread(Residents, base=base, store=self._store)
+        self._residents = await asyncio.to_thread(
+            Residents,
+            base=base,
+            store=self._store,
+            max_adapters=self._max_adapters,
+            adapter_memory=self._adapter_memory,
+        )
         self._engine = Engine(
             residents=self._residents,
             tokenizer=load_tokenizer(self._base_model),
@@ -220,7 +236,7 @@ class Sampler(Actor):
 
     async def _submit(self, request: SamplingRequest, *, streams: bool = False) -> Ticket | SamplingReply:
         if request.images:  # decoding them takes a while
-            await asyncio.to_thread(self._engine.checks.look, request)
+            await asyncio.to_thread(self._engine.look, request)
         return self._engine.submit(request, streams=streams)
 
     def _progress_from_engine(self, told: Sequence[Progress]) -> None:

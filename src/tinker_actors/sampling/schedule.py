@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from tinker_actors.sampling.fair_queue import FairQueue
+from tinker_actors.sampling.lodging import Lodging
 from tinker_actors.sampling.memory import Memory
 from tinker_actors.sampling.metrics import Meter
 from tinker_actors.sampling.prefixes import Stretch
 from tinker_actors.sampling.rows import Row
+
+if TYPE_CHECKING:
+    from tinker_actors.sampling.residents import Resident
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,18 +39,37 @@ class Schedule:
 
     Args:
         memory: The places.
+        lodging: Which adapters are in the network.
         meter: Counts.
         max_rows: Samples that have a place at once.
         max_tokens: Tokens that a step computes, unless more samples draw.
     """
 
-    def __init__(self, memory: Memory, meter: Meter, *, max_rows: int, max_tokens: int) -> None:
-        self.memory = memory
+    def __init__(
+        self, memory: Memory, lodging: Lodging[Resident], meter: Meter, *, max_rows: int, max_tokens: int
+    ) -> None:
+        self.memory, self._lodging = memory, lodging
         self.queue: FairQueue[Row] = FairQueue()
         self.running: list[Row] = []
         self._meter, self._max_rows, self._max_tokens = meter, max_rows, max_tokens
         self._number = 0
         self._leaders: dict[object, Row] = {}
+        self._parked: dict[Resident, list[Row]] = {}  # until their adapter is in the network
+
+    @property
+    def waiting(self) -> list[Row]:
+        """Rows without a place."""
+        return [*self.queue, *(row for rows in self._parked.values() for row in rows)]
+
+    @property
+    def waiting_count(self) -> int:
+        """How many rows have no place."""
+        return len(self.queue) + sum(map(len, self._parked.values()))
+
+    @property
+    def idle(self) -> bool:
+        """Whether there is nothing to do before somebody asks for more."""
+        return not (self.running or len(self.queue) or self._lodging.waits)
 
     @property
     def placed(self) -> int:
@@ -56,6 +80,27 @@ class Schedule:
         """Let rows wait."""
         for row in rows:
             self.queue.push(row, priority=row.ticket.request.priority, lane=row.ticket.lane)
+
+    def drop_closed(self) -> None:
+        """Forget rows that nobody waits for."""
+        for row in self.running:
+            row.followers = [follower for follower in row.followers if not follower.ticket.closed]
+        for row in [row for row in self.running if row.ticket.closed]:
+            self.release(row)
+        self.queue.drop(lambda row: row.ticket.closed)
+        for resident, rows in list(self._parked.items()):
+            rows[:] = [row for row in rows if not row.ticket.closed]
+            if not rows:
+                del self._parked[resident]
+                self._lodging.forgo(resident)
+
+    def settle(self) -> list[tuple[list[Row], Exception]]:
+        """Let rows go on whose adapters have got into the network; those whose adapters can't, and why."""
+        ready, failed = self._lodging.settle(self._using)
+        for resident in ready:
+            for row in reversed(self._parked.pop(resident, [])):
+                self._back(row)
+        return [(self._parked.pop(resident, []), error) for resident, error in failed]
 
     def plan(self) -> list[Work]:
         """What the next step computes; nothing if nothing can."""
@@ -117,6 +162,9 @@ class Schedule:
             if row.ticket.closed:
                 self.queue.pop(0)
                 continue
+            if not self._lodging.ready(row.ticket.resident):
+                self._parked.setdefault(row.ticket.resident, []).append(self.queue.pop(0))
+                continue
             leader = self._leaders.get(_prompt(row)) if not row.drawn and not row.ticket.scores else None
             if leader is not None and leader.stretch is not None:
                 self.queue.pop(row.limit)
@@ -159,6 +207,13 @@ class Schedule:
         self._number += 1
         row.number = self._number
         self.running.append(row)
+        self._lodging.use(row.ticket.resident)
+
+    def _using(self, expected: Collection[Resident]) -> set[Resident]:
+        used = {row.ticket.resident for row in self.running}
+        if not used.issuperset(expected):
+            used.update({row.ticket.resident for row in self.queue if not row.ticket.closed}.intersection(expected))
+        return used
 
     def _grows(self, row: Row) -> bool:
         """Whether there is room for all of a row's tokens; others may lose theirs for it."""

@@ -124,7 +124,7 @@ def _rows_of(network: Network, works: Sequence[Work]) -> tuple[Rows, list[int], 
             last.append(-1)
         spans.append(Span(start=stretch.extent.start, size=stretch.extent.size, held=held, count=count))
         ids.extend(row.sequence[held : held + count])
-        slots.extend([row.ticket.resident.slot] * count)
+        slots.extend([row.ticket.resident.row_slot] * count)
         positions.append(_positions(network, row, held, count))
         if seeing:
             ahead = tuple(image for start, image in row.images if held <= start < held + count)
