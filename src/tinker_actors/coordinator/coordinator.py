@@ -59,6 +59,11 @@ class EpisodeCoordinator(Actor):
         return await self._protocol.run()
 
     @concurrent
+    async def cancel(self, cause: str) -> bool:
+        """End the present episode as failed, with this cause; False if there is none to end."""
+        return self._protocol is not None and self._protocol.stop(cause)
+
+    @concurrent
     async def state(self) -> EpisodeState | None:
         """Where the present episode stands, or the last one; None before the first."""
         return None if self._protocol is None else self._protocol.state

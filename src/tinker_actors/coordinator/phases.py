@@ -52,17 +52,20 @@ class PhaseBarrier:
         ...                                              # update and publish
         await barrier.finish("a", Phase.UPDATE, step=0)
 
-    Once broken it stays so: what a phase is worth with a party missing is for the run to decide.
+    Once broken it stays so until `mend`: what a phase is worth with a party missing is for the run to decide.
+    `docs/coordinator.md` has its states; `RunCoordinator` is the same as an actor.
 
     Args:
         policies: The parties. Frozen policies take no part.
         timeout: Seconds that the first to finish waits for the last; None for no bound.
+        step: The first step.
     """
 
-    def __init__(self, policies: Sequence[str], *, timeout: float | None = None) -> None:
+    def __init__(self, policies: Sequence[str], *, timeout: float | None = None, step: int = 0) -> None:
         if not policies or len(set(policies)) != len(policies):
             raise ConfigError(f"a phase barrier is given the policies {list(policies)}; one or more, each once, needed")
         self._meeting = _Policies(policies, timeout=timeout)
+        self._meeting.phase = 2 * step
 
     @property
     def state(self) -> PhaseState:
@@ -91,9 +94,37 @@ class PhaseBarrier:
             self.break_(f"policy {policy!r} was cancelled while it waited")
             raise
 
-    def break_(self, cause: str) -> None:
+    def break_(self, cause: str, reason: Exception | None = None) -> None:
         """Break the barrier: every present and later waiter gets the cause. The first cause stays."""
-        self._meeting.break_(cause)
+        self._meeting.break_(cause, reason)
+
+    def leave(self, policy: str) -> None:
+        """Go on without a policy, in the present phase too: if only it was missing, the phase ends.
+
+        Raises:
+            RunError: It is no party, or the last one.
+        """
+        self._check_party(policy)
+        if len(self._meeting.parties) == 1:
+            raise RunError(f"policy {policy!r} is the last party of the phases; a run without policies has none")
+        self._meeting.leave(policy)
+
+    def mend(self) -> None:
+        """Begin the phase that broke again with the present parties, none of which has finished it.
+
+        Raises:
+            RunError: It isn't broken.
+        """
+        broken = self._meeting
+        if broken.broken is None:
+            raise RunError(f"the {self._phase.value} phase of step {self._step} goes on; only a broken one is mended")
+        self._meeting = _Policies(broken.parties, timeout=broken.timeout)
+        self._meeting.phase = broken.phase
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether a policy has finished the present phase and waits for others."""
+        return self._meeting.is_awaited
 
     @property
     def _step(self) -> int:
@@ -106,8 +137,7 @@ class PhaseBarrier:
     def _check(self, policy: str, phase: Phase, step: int) -> None:
         if self._meeting.broken is not None:
             return
-        if policy not in self._meeting.parties:
-            raise RunError(f"policy {policy!r} is not a party of the phases; those are {list(self._meeting.parties)}")
+        self._check_party(policy)
         if (phase, step) != (self._phase, self._step):
             raise RunError(
                 f"policy {policy!r} finished the {phase.value} phase of step {step}, but the {self._phase.value} "
@@ -115,6 +145,10 @@ class PhaseBarrier:
             )
         if policy not in self._meeting.missing:
             raise RunError(f"policy {policy!r} finished the {phase.value} phase of step {step} twice")
+
+    def _check_party(self, policy: str) -> None:
+        if policy not in self._meeting.parties:
+            raise RunError(f"policy {policy!r} is not a party of the phases; those are {list(self._meeting.parties)}")
 
     def _as_ours(self, error: BarrierBrokenError) -> PhaseBrokenError:
         phase = Phase.UPDATE if error.phase % 2 else Phase.ROLLOUT

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Awaitable, Collection, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, cast
 
 from tinker_actors.coordinator.barrier import Barrier, SeatFailedError, is_cancelled
 from tinker_actors.coordinator.clock import EpisodeClock
@@ -93,7 +93,7 @@ class EpisodeProtocol:
     ) -> None:
         self._live = live
         self._agents = agents
-        self._task = task
+        self._about = task
         self._id = id
         self._limits = limits
         self._clock = clock
@@ -104,6 +104,8 @@ class EpisodeProtocol:
         self._turn = 0
         self._stage = Stage.RESET
         self._forfeited: tuple[str, ...] = ()
+        self._task: asyncio.Task[object] | None = None
+        self._stopped: str | None = None
 
     @property
     def state(self) -> EpisodeState:
@@ -111,9 +113,17 @@ class EpisodeProtocol:
         waiting = tuple(self._barrier.waiting_for) if self._stage is Stage.ACT else ()
         return EpisodeState(id=self._id, stage=self._stage, turn=self._turn, waiting_for=waiting)
 
+    def stop(self, cause: str) -> bool:
+        """End the episode as failed, with this cause; False if it hasn't begun, or is over already."""
+        if self._task is None or self._stage in (Stage.CLOSE, Stage.ENDED) or self._stopped is not None:
+            return False
+        self._stopped = cause
+        return self._task.cancel()
+
     async def run(self) -> Episode:
         """Play it. However it ends, cancelled included, the environment is closed and the agents hear of it."""
         end, error = EpisodeEnd.FAILED, "cancelled"
+        task = self._task = cast("asyncio.Task[object]", asyncio.current_task())
         self._clock.limit(self._limits)
         try:
             # The boundary to user code: whatever the environment or an agent raises ends this episode and no other.
@@ -121,9 +131,13 @@ class EpisodeProtocol:
                 async with self._clock:
                     end, error = await self._play(), None
             except (Exception, SystemExit, asyncio.CancelledError) as failure:
-                if isinstance(failure, asyncio.CancelledError) and is_cancelled():
+                if not isinstance(failure, asyncio.CancelledError) or not is_cancelled():
+                    end, error = await self._settle(self._blame(failure))
+                elif self._stopped is None:
                     raise
-                end, error = await self._settle(self._blame(failure))
+                else:
+                    task.uncancel()
+                    error = f"{self._about.environment}: stopped: {self._stopped}"
         finally:
             self._stage = Stage.CLOSE
             episode = self._episode(end, error)
@@ -137,7 +151,7 @@ class EpisodeProtocol:
         live, clock, scores = self._live, self._clock, self._scores
         step = live.step_now if isinstance(live, LiveEnvironment) else live.step
         clock.next_turn()
-        observations = await live.reset(self._task.seed)
+        observations = await live.reset(self._about.seed)
         for seat, tools in live.tools.items():
             await self._agents[seat].equip(tools)
         clock.check()
@@ -183,7 +197,7 @@ class EpisodeProtocol:
         else:
             where = "reset"
         cause = self._deadline(blamed) if late else describe_error(error)
-        line = f"{self._task.environment}: {where}: {cause}"
+        line = f"{self._about.environment}: {where}: {cause}"
         logger.info("episode %s failed: %s", self._id, line, exc_info=None if late else error)
         return _Failure(line=line, seats=blamed)
 
@@ -229,7 +243,7 @@ class EpisodeProtocol:
     def _episode(self, end: EpisodeEnd, error: str | None) -> Episode:
         return Episode(
             id=self._id,
-            task=self._task,
+            task=self._about,
             end=end,
             trajectories=self._scores.trajectories(self._agents, end, self._forfeited),
             error=error,
@@ -250,7 +264,7 @@ class EpisodeProtocol:
         except (Exception, SystemExit, asyncio.CancelledError) as error:
             if isinstance(error, asyncio.CancelledError) and is_cancelled():
                 raise
-            logger.warning("%s: %s of episode %s: %s", self._task.environment, what, self._id, self._gave_up(error))
+            logger.warning("%s: %s of episode %s: %s", self._about.environment, what, self._id, self._gave_up(error))
 
     def _gave_up(self, error: BaseException) -> str:
         if isinstance(error, TimeoutError):

@@ -13,8 +13,6 @@ from tinker_actors.environments.environment import Environment, Step, check_limi
 from tinker_actors.environments.rules import TurnOrder, check_rules
 from tinker_actors.errors import EpisodeError
 
-_NONE: Mapping[str, Any] = {}  # shared, so never written to; a mapping proxy could not leave its process
-
 
 class WrongReturnError(EpisodeError, TypeError):
     """A method of an environment returned what can't be used; says what and what would be right."""
@@ -90,11 +88,11 @@ class Returns:
             )
         reward, metrics = given.reward, given.metrics
         return Outcome(
-            _NONE if over else self._observations("step", given.observation),
-            _NONE if type(reward) is float and reward == 0.0 else self._rewards(reward),
+            {} if over else self._observations("step", given.observation),
+            {} if type(reward) is float and reward == 0.0 else self._rewards(reward),
             terminated,
             truncated,
-            self._metrics(metrics) if metrics else _NONE,
+            self._metrics(metrics) if metrics else {},
         )
 
     def forfeit(self, given: Any) -> Mapping[str, float] | None:

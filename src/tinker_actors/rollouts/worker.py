@@ -7,7 +7,14 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 
 from tinker_actors.actors import Actor, concurrent
-from tinker_actors.coordinator import EpisodeClock, describe_error, failed_episode, run_episode
+from tinker_actors.coordinator import (
+    EpisodeClock,
+    EpisodeProtocol,
+    EpisodeState,
+    describe_error,
+    episode_protocol,
+    failed_episode,
+)
 from tinker_actors.data import Episode
 from tinker_actors.environments import EnvironmentSpec, Instances, Isolation, LiveEnvironment, isolation_of
 from tinker_actors.errors import ConfigError
@@ -23,7 +30,7 @@ FLUSH = 0.01
 
 
 class RolloutWorker(Actor):
-    """Plays the episodes of assignments, many at a time.
+    """Plays the episodes of assignments, many at a time; the coordinator of each of them.
 
     The episodes of an assignment run as tasks of one event loop, so that their requests reach the sampler together.
 
@@ -52,6 +59,7 @@ class RolloutWorker(Actor):
         self._tokenizer = tokenizer
         self._chat_template = chat_template
         self._slots = asyncio.Semaphore(max_concurrency)
+        self._playing: dict[str, EpisodeProtocol] = {}
         self._isolation: Isolation | None = isolation
         self._nodes = tuple(environment_nodes)
 
@@ -78,6 +86,16 @@ class RolloutWorker(Actor):
     @concurrent
     async def ready(self) -> None:
         """Answers once the worker can play."""
+
+    @concurrent
+    async def episodes(self) -> tuple[EpisodeState, ...]:
+        """Where the episodes under way stand."""
+        return tuple(protocol.state for protocol in self._playing.values())
+
+    @concurrent
+    async def cancel(self, id: str, cause: str) -> bool:
+        """End one episode as failed, with this cause; False if it isn't under way."""
+        return id in self._playing and self._playing[id].stop(cause)
 
     @concurrent
     async def run(self, assignment: Assignment) -> AsyncIterator[tuple[Episode, ...]]:
@@ -109,7 +127,7 @@ class RolloutWorker(Actor):
     async def _play(
         self, rollout: Rollout, assignment: Assignment, ended: asyncio.Queue[Episode | BaseException]
     ) -> None:
-        # What `run_episode` doesn't make data of is a fault of the assignment or of ours: it goes to whoever asked.
+        # What the protocol doesn't make data of is a fault of the assignment or of ours: it goes to whoever asked.
         try:
             async with self._slots:
                 ended.put_nowait(await self._episode(rollout, assignment))
@@ -135,10 +153,12 @@ class RolloutWorker(Actor):
             for seat, spec in seats.items()
         }
         try:
-            return await run_episode(
+            protocol = self._playing[rollout.id] = episode_protocol(
                 live, agents, task=rollout.task, id=rollout.id, limits=assignment.limits, clock=clock
             )
+            return await protocol.run()
         finally:
+            self._playing.pop(rollout.id, None)
             if sampler is not None:
                 sampler.leave()
 
