@@ -213,7 +213,7 @@ async def test_an_episode_that_ends_while_the_others_wait_releases_them():
 
 
 async def test_a_cohort_that_follows_takes_the_newest_snapshot_from_its_next_action_on():
-    gate, sampler = await opened("a", follow=SNAPSHOT)
+    gate, sampler = await opened("a", follow=(SNAPSHOT,))
     await gate.sample("c", "a", 0, (ask(1), ask(2, FROZEN)))
     await gate.serve(NEWER)
     (reply, _) = await gate.sample("c", "a", 1, (ask(3), ask(4, FROZEN)))

@@ -53,6 +53,6 @@ def test_numbers_that_do_not_fit_are_refused(changes):
 def test_a_plan_refuses_ids_twice_and_groups_of_mixed_tasks():
     first, second, _ = plan().groups
     with pytest.raises(ConfigError, match="rollout id 'train-0-0-0' stands twice"):
-        RolloutPlan(groups=(first, first), seats={})
+        RolloutPlan(groups=(first, first), line_ups=({},))
     with pytest.raises(ConfigError, match="mixes tasks"):
-        RolloutPlan(groups=((first[0], second[0]),), seats={})
+        RolloutPlan(groups=((first[0], second[0]),), line_ups=({},))

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from tinker_actors.errors import ConfigError
-from tinker_actors.policies import Snapshot
 from tinker_actors.rollouts import Collected
 from tinker_actors.scheduler import RunFolder, load_config, run_job
 from tinker_actors.scheduler.ahead import Ahead
 from tinker_actors.scheduler.config import RunConfig
+from tinker_actors.scheduler.versions import Version
 
 ROOT = Path(__file__).parents[2]
 SMALL = [
@@ -34,18 +34,8 @@ class Silent:
         return lambda *_: None
 
 
-def snapshot(version: int) -> Snapshot:
-    return Snapshot(
-        handle=f"tinker://p/sampler_weights/{version:06d}",
-        policy_id="p",
-        number=version + 1,
-        step=version,
-        base_model="b",
-        kind="lora",
-        path="",
-        parent=None,
-        created_at=0.0,
-    )
+def version(number: int) -> Version:
+    return Version(snapshots={"p": str(number)})
 
 
 class Played:
@@ -55,8 +45,8 @@ class Played:
         self.versions: dict[int, int] = {}
         self.go_on = asyncio.Event()
 
-    async def __call__(self, step: int, snapshot: Snapshot) -> Collected:
-        self.versions[step] = snapshot.step
+    async def __call__(self, step: int, version: Version) -> Collected:
+        self.versions[step] = int(version.snapshots["p"])
         await self.go_on.wait()
         return Collected(groups=())
 
@@ -69,15 +59,15 @@ async def settled() -> None:
 @pytest.mark.parametrize("ahead", [0, 1, 2])
 async def test_each_step_is_played_with_the_snapshot_that_its_number_names(ahead: int):
     played = Played()
-    rollouts = Ahead(played, ahead=ahead, last=5, versions={0: snapshot(0)})
+    rollouts = Ahead(played, ahead=ahead, last=5, versions={0: version(0)})
     rollouts.begin()
     await settled()
     assert sorted(played.versions) == list(range(1, 2 + ahead) if ahead else [])
     played.go_on.set()
     for step in range(1, 6):
         await rollouts.take(step)
-        rollouts.published(step, snapshot(step))
-        assert rollouts.bound == tuple(snapshot(v).handle for v in range(max(0, step - ahead), step))
+        rollouts.published(step, version(step))
+        assert rollouts.bound == tuple(map(version, range(max(0, step - ahead), step + 1)))
         rollouts.begin()
         await settled()
         assert max(played.versions) == (min(5, step + 1 + ahead) if ahead else step)
@@ -87,7 +77,7 @@ async def test_each_step_is_played_with_the_snapshot_that_its_number_names(ahead
 
 async def test_a_resumed_run_plays_what_was_in_flight_with_the_snapshots_that_it_was_bound_to():
     played = Played()
-    rollouts = Ahead(played, ahead=2, last=9, versions={version: snapshot(version) for version in (2, 3, 4)})
+    rollouts = Ahead(played, ahead=2, last=9, versions={number: version(number) for number in (2, 3, 4)})
     rollouts.begin()
     await settled()
     assert played.versions == {5: 2, 6: 3, 7: 4}
@@ -96,7 +86,7 @@ async def test_a_resumed_run_plays_what_was_in_flight_with_the_snapshots_that_it
 
 async def test_a_run_that_is_resumed_further_ahead_takes_the_next_newer_snapshot_for_one_it_lacks():
     played = Played()
-    rollouts = Ahead(played, ahead=2, last=9, versions={3: snapshot(3), 4: snapshot(4)})
+    rollouts = Ahead(played, ahead=2, last=9, versions={3: version(3), 4: version(4)})
     rollouts.begin()
     await settled()
     assert played.versions == {5: 3, 6: 3, 7: 4}

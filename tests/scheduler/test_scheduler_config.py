@@ -9,7 +9,10 @@ import tomli_w
 
 from tinker_actors.errors import ConfigError, RunError
 from tinker_actors.scheduler import RunFolder, RunState, find_runs, load_config
+from tinker_actors.scheduler.league import Member, Pool
 from tinker_actors.scheduler.loading import parse_config
+from tinker_actors.scheduler.run_folder import PolicyState
+from tinker_actors.scheduler.versions import Version
 from tinker_actors.training import MuonParams
 
 ENVIRONMENT = ["--environment.name", "number_guess"]
@@ -169,7 +172,16 @@ def test_new_runs_of_one_name_get_folders_of_their_own(tmp_path: Path, monkeypat
 def test_state_round_trips_and_records_past_it_are_dropped(tmp_path: Path):
     folder = RunFolder(tmp_path)
     assert folder.load_state() is None
-    state = RunState(step=2, checkpoint="tinker://p/weights/x", base_model="m", eval_before=0.5, seconds=1.5)
+    pool = Pool(members=(Member(snapshot="tinker://p/sampler_weights/1", games=2.0, points=1.5),))
+    state = RunState(
+        step=2,
+        base_model="m",
+        eval_before=0.5,
+        seconds=1.5,
+        policies={"p": PolicyState(checkpoint="tinker://p/weights/x", baselines={"duel/a": 0.25})},
+        versions=(Version(snapshots={"p": "tinker://p/sampler_weights/3"}, pools={"b": pool}),),
+        frozen={"initial of p": "tinker://p/sampler_weights/1"},
+    )
     folder.save_state(state)
     assert folder.load_state() == state
     folder.metrics.write_text('{"step": 1}\n{"step": 2}\n{"step": 3}\n{"step": 4, "cut')

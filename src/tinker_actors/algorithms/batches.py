@@ -32,16 +32,19 @@ class PolicyBatch:
 
 
 def seat_groups(groups: Sequence[Group]) -> dict[str, list[SeatGroup]]:
-    """For each policy its groups, one per task and seat with trainable trajectories."""
+    """For each policy its groups, one per task and seat with trainable trajectories of it."""
     found: dict[str, list[SeatGroup]] = {}
     for group in groups:
         for seat in group.trainable_seats:
-            members = group.trajectories(seat)
-            if policies := {trajectory.policy for trajectory in members if trajectory.policy is not None}:
+            entries = group.trajectories(seat)
+            for policy in dict.fromkeys(entry.policy for entry in entries if entry.policy is not None):
                 own = SeatGroup(
-                    environment=group.task.environment, seat=seat, members=members, failed=len(group.failed)
+                    environment=group.task.environment,
+                    seat=seat,
+                    members=tuple(entry for entry in entries if entry.policy == policy),
+                    failed=len(group.failed),
                 )
-                found.setdefault(policies.pop(), []).append(own)
+                found.setdefault(policy, []).append(own)
     return found
 
 

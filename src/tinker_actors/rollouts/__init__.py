@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from tinker_actors.rollouts.ledger import Ledger
     from tinker_actors.rollouts.lockstep import EpisodeSampler, Gate, cohorts_of
     from tinker_actors.rollouts.metrics import Staleness, rollout_metrics, staleness
-    from tinker_actors.rollouts.plans import Assignment, Rollout, RolloutPlan, plan_groups
+    from tinker_actors.rollouts.outcomes import outcome, points, policy_metrics, seat_outcomes
+    from tinker_actors.rollouts.plans import Assignment, LineUp, Rollout, RolloutPlan, plan_groups
     from tinker_actors.rollouts.seats import DemonstrationSeat, PolicySeat, ScriptedSeat, Seat, script
     from tinker_actors.rollouts.transcripts import transcript, transcript_text, transcripts_text
     from tinker_actors.rollouts.worker import RolloutWorker
@@ -40,7 +41,12 @@ _HOMES = {
     "Staleness": "metrics",
     "rollout_metrics": "metrics",
     "staleness": "metrics",
+    "outcome": "outcomes",
+    "points": "outcomes",
+    "policy_metrics": "outcomes",
+    "seat_outcomes": "outcomes",
     "Assignment": "plans",
+    "LineUp": "plans",
     "Rollout": "plans",
     "RolloutPlan": "plans",
     "plan_groups": "plans",
@@ -64,6 +70,7 @@ __all__ = [
     "EpisodesDone",
     "Gate",
     "Ledger",
+    "LineUp",
     "PolicySeat",
     "Retries",
     "Rollout",
@@ -76,10 +83,14 @@ __all__ = [
     "cohorts_of",
     "collect",
     "collect_kept",
+    "outcome",
     "plan_groups",
+    "points",
+    "policy_metrics",
     "rewards_vary",
     "rollout_metrics",
     "script",
+    "seat_outcomes",
     "staleness",
     "transcript",
     "transcript_text",

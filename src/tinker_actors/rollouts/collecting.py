@@ -233,7 +233,7 @@ class _Collection:
         plan = self._plan
         assignment = Assignment(
             rollouts=batch.rollouts,
-            seats=plan.seats,
+            line_ups=plan.line_ups,
             limits=plan.limits,
             evaluating=plan.evaluating,
             gate=plan.gate,

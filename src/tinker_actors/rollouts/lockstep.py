@@ -52,19 +52,19 @@ class Gate(Actor):
         """Say which snapshot is its policy's newest from now on, for cohorts that follow; the sampler serves it."""
         self._newest[Handle.parse(snapshot).policy_id] = snapshot
 
-    async def open(self, sampler: Any, cohorts: Mapping[str, Sequence[str]], *, follow: str | None = None) -> None:
+    async def open(self, sampler: Any, cohorts: Mapping[str, Sequence[str]], *, follow: Sequence[str] = ()) -> None:
         """Expect episodes.
 
         Args:
             sampler: Ref of the sampler of all of them.
             cohorts: The ids of the episodes of each cohort, in the order in which they are to stand in batches.
-            follow: A snapshot in whose place the newest one of its policy samples, from one action to the next; None
-                keeps every request on the snapshot that it names.
+            follow: Snapshots in whose place the newest one of their policy samples, from one action to the next; a
+                request for any other stays on the snapshot that it names.
         """
         for name, members in cohorts.items():
             if name in self._cohorts:
                 raise ConfigError(f"cohort {name!r} is open already; a cohort is played once at a time")
-            self._cohorts[name] = _Cohort(members, partial(self._sample_now, sampler, follow))
+            self._cohorts[name] = _Cohort(members, partial(self._sample_now, sampler, tuple(follow)))
 
     async def close(self, cohorts: Sequence[str]) -> None:
         """Forget cohorts."""
@@ -105,10 +105,10 @@ class Gate(Actor):
             found.leave(member)
 
     def _sample_now(
-        self, sampler: Any, follow: str | None, bursts: Mapping[str, _Burst], answer: Callable[[str, _Burst], None]
+        self, sampler: Any, follow: Sequence[str], bursts: Mapping[str, _Burst], answer: Callable[[str, _Burst], None]
     ) -> asyncio.Task[None]:
-        newest = follow and self._newest.get(Handle.parse(follow).policy_id)
-        snapshots = {follow: newest} if follow and newest else {}
+        newest = {handle: self._newest.get(Handle.parse(handle).policy_id) for handle in follow}
+        snapshots = {handle: found for handle, found in newest.items() if found is not None}
         work = _sample(sampler, bursts, answer, snapshots)
         return asyncio.get_running_loop().create_task(work, context=self._context)
 

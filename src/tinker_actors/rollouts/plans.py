@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from tinker_actors.coordinator import EpisodeLimits
 from tinker_actors.data import Task, derive_seed
 from tinker_actors.errors import ConfigError
 from tinker_actors.rollouts.seats import Seat
+
+LineUp: TypeAlias = Mapping[str, Seat]
+"""Who plays each seat of an episode."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,12 +25,14 @@ class Rollout:
         seed: The episode's own: the environment's luck and every turn's sampling derive from it, and from nothing
             that depends on which worker plays it or when.
         cohort: Names the episodes that are sampled in lockstep with it, where the plan has a gate.
+        line_up: Which of the plan's line-ups plays it.
     """
 
     id: str
     task: Task
     seed: int
     cohort: str = ""
+    line_up: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,14 +41,14 @@ class Assignment:
 
     Attributes:
         rollouts: Played concurrently.
-        seats: Who plays, by the environment's seats.
+        line_ups: Who plays, by the environment's seats, for each number that a rollout may name.
         limits: Of each episode.
         evaluating: Whether the episodes belong to an evaluation.
         gate: Ref of the `Gate` through which policies are asked; None to ask samplers directly.
     """
 
     rollouts: tuple[Rollout, ...]
-    seats: Mapping[str, Seat]
+    line_ups: tuple[LineUp, ...]
     limits: EpisodeLimits
     evaluating: bool = False
     gate: Any = None
@@ -55,14 +60,14 @@ class RolloutPlan:
 
     Attributes:
         groups: The rollouts of each group.
-        seats: Who plays, by the environment's seats.
+        line_ups: Who plays, by the environment's seats; a rollout says which of them plays it.
         limits: Of each episode.
         evaluating: Whether the episodes belong to an evaluation; environments hear of it.
         gate: Ref of the `Gate` at which the rollouts' cohorts are open; None where they are not in lockstep.
     """
 
     groups: tuple[tuple[Rollout, ...], ...]
-    seats: Mapping[str, Seat]
+    line_ups: tuple[LineUp, ...]
     limits: EpisodeLimits = field(default_factory=EpisodeLimits)
     evaluating: bool = False
     gate: Any = None
@@ -74,11 +79,20 @@ class RolloutPlan:
             raise ConfigError(f"rollout id {twice!r} stands twice in the plan; ids are unique")
         if any(len({rollout.task for rollout in group}) != 1 for group in self.groups):
             raise ConfigError("a group of the plan is empty or mixes tasks; its rollouts share one task")
+        if strangers := [rollout.id for rollout in self.rollouts if not 0 <= rollout.line_up < len(self.line_ups)]:
+            raise ConfigError(
+                f"rollout {strangers[0]!r} names a line-up that the plan doesn't have; it has {len(self.line_ups)}"
+            )
 
     @property
     def rollouts(self) -> tuple[Rollout, ...]:
         """All of them, group by group."""
         return tuple(rollout for group in self.groups for rollout in group)
+
+    @property
+    def seats(self) -> tuple[Seat, ...]:
+        """Everyone who plays, line-up by line-up."""
+        return tuple(seat for line_up in self.line_ups for seat in line_up.values())
 
 
 def plan_groups(
@@ -89,7 +103,7 @@ def plan_groups(
     step: int,
     groups: int,
     group_size: int,
-    seats: Mapping[str, Seat],
+    seats: LineUp | Sequence[LineUp],
     limits: EpisodeLimits | None = None,
     tasks: Sequence[int] | None = None,
     same_every_step: bool = False,
@@ -106,7 +120,7 @@ def plan_groups(
         step: The run's step.
         groups: How many.
         group_size: Episodes of each.
-        seats: Who plays.
+        seats: Who plays, by the environment's seats: the same in all groups, or one line-up for each.
         limits: Of each episode.
         tasks: The task seeds, one per group; derived from the other arguments if not given.
         same_every_step: Let tasks and luck not depend on the step, so that evaluations can be compared.
@@ -121,6 +135,10 @@ def plan_groups(
         raise ConfigError(f"{groups} groups of {group_size} episodes were planned; at least 1 of each is needed")
     if tasks is not None and len(tasks) != groups:
         raise ConfigError(f"{len(tasks)} tasks were given for {groups} groups; one each is needed")
+    each = [seats] * groups if isinstance(seats, Mapping) else list(seats)
+    if len(each) != groups:
+        raise ConfigError(f"{len(each)} line-ups were given for {groups} groups; one each is needed")
+    line_ups = [line_up for place, line_up in enumerate(each) if line_up not in each[:place]]
     when = 0 if same_every_step else step
     planned: list[tuple[Rollout, ...]] = []
     for group in range(groups):
@@ -133,10 +151,15 @@ def plan_groups(
                     task=task,
                     seed=derive_seed(run_seed, phase, "episode", when, group, index),
                     cohort=f"{phase}-{step}" if cohort == "step" else f"{phase}-{step}-{group}",
+                    line_up=line_ups.index(each[group]),
                 )
                 for index in range(group_size)
             )
         )
     return RolloutPlan(
-        groups=tuple(planned), seats=seats, limits=limits or EpisodeLimits(), evaluating=evaluating, gate=gate
+        groups=tuple(planned),
+        line_ups=tuple(line_ups),
+        limits=limits or EpisodeLimits(),
+        evaluating=evaluating,
+        gate=gate,
     )

@@ -9,13 +9,13 @@ from tinker_actors.data import Episode, Trajectory, Turn
 from tinker_actors.rollouts.metrics import trajectory_staleness
 
 
-def transcript(episode: Episode, *, trainer_step: int | None = None, **more: Any) -> dict[str, Any]:
+def transcript(episode: Episode, *, trainer_steps: Mapping[str, int] | None = None, **more: Any) -> dict[str, Any]:
     """A record of JSON values: what was said, what it earned, how it ended.
 
     Args:
         episode: The episode.
-        trainer_step: Optimizer steps that the policy had behind it when it trained on the episode; each seat then has
-            its `staleness`.
+        trainer_steps: For each policy, optimizer steps that it had behind it when it trained on the episode; each seat
+            then has its `staleness`, and null if none of these policies played it.
         more: Further entries, such as `step=3`; they come first.
     """
     return {
@@ -26,7 +26,7 @@ def transcript(episode: Episode, *, trainer_step: int | None = None, **more: Any
         "end": episode.end.value,
         "error": episode.error,
         "metrics": dict(episode.metrics),
-        "seats": [_seat(entry, trainer_step) for entry in episode.trajectories],
+        "seats": [_seat(entry, trainer_steps) for entry in episode.trajectories],
     }
 
 
@@ -66,8 +66,9 @@ def transcripts_text(episodes: Iterable[Episode]) -> str:
     return "\n\n".join(transcript_text(transcript(episode)) for episode in episodes)
 
 
-def _seat(trajectory: Trajectory, trainer_step: int | None) -> dict[str, Any]:
-    stale = {} if trainer_step is None else {"staleness": trajectory_staleness(trajectory, trainer_step)}
+def _seat(trajectory: Trajectory, trainer_steps: Mapping[str, int] | None) -> dict[str, Any]:
+    step = (trainer_steps or {}).get(trajectory.policy or "")
+    stale = {"staleness": None if step is None else trajectory_staleness(trajectory, step)} if trainer_steps else {}
     return {
         "seat": trajectory.seat,
         "policy": trajectory.policy,

@@ -141,7 +141,7 @@ class RolloutWorker(Actor):
         except Exception as error:  # user code: a failed episode is data
             line = f"{rollout.task.environment}: constructor: {describe_error(error)}"
             return failed_episode(task=rollout.task, id=rollout.id, error=line)
-        seats, sampler, clock = assignment.seats, None, EpisodeClock()
+        seats, sampler, clock = assignment.line_ups[rollout.line_up], None, EpisodeClock()
         if assignment.gate is not None:
             sampler = EpisodeSampler(assignment.gate, rollout.cohort, rollout.id, clock)
             seats = {

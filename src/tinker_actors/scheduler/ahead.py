@@ -1,7 +1,7 @@
-"""Rollouts that are played while earlier steps are trained on: which step plays with which snapshot, and when.
+"""Rollouts that are played while earlier steps are trained on: which step plays with which version, and when.
 
-Version v is the snapshot that was published after v steps. The rollouts of step s are sampled with version
-s - 1 - ahead (version 0 for the first steps), and begin as soon as it is published. So nothing that is sampled
+Version v is what was published after v steps: a snapshot of every policy. The rollouts of step s are sampled with
+version s - 1 - ahead (version 0 for the first steps), and begin as soon as it is published. So nothing that is sampled
 depends on how long anything takes, no group is staler than `ahead` steps, and none is thrown away: the producer waits
 for the trainer and the trainer for the producer.
 """
@@ -13,8 +13,8 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
-from tinker_actors.policies import Snapshot
 from tinker_actors.rollouts import Collected
+from tinker_actors.scheduler.versions import Version
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,32 +33,31 @@ class Played:
 
 
 class Ahead:
-    """Plays the rollouts of each step with the snapshot that the step's number names.
+    """Plays the rollouts of each step with the version that the step's number names.
 
     Args:
-        play: Collects a step's rollouts with a snapshot.
+        play: Collects a step's rollouts with a version.
         ahead: How many steps the rollouts may be ahead; 0 plays a step only when it is asked for.
         last: The last step of the run.
-        versions: The snapshots that are known, by version; the highest is the newest.
+        versions: Those that are known, by the steps before them; the highest is the newest.
     """
 
     def __init__(
         self,
-        play: Callable[[int, Snapshot], Awaitable[Collected]],
+        play: Callable[[int, Version], Awaitable[Collected]],
         *,
         ahead: int,
         last: int,
-        versions: Mapping[int, Snapshot],
+        versions: Mapping[int, Version],
     ) -> None:
         self._play, self._ahead, self._last = play, ahead, last
         self._versions = dict(versions)
         self._tasks: dict[int, asyncio.Task[Played]] = {}
 
     @property
-    def bound(self) -> tuple[str, ...]:
-        """Handles of the snapshots before the newest which steps under way or to come are played with, oldest first."""
-        *older, _newest = sorted(self._versions)
-        return tuple(self._versions[version].handle for version in older)
+    def bound(self) -> tuple[Version, ...]:
+        """The versions that steps under way or to come are played with, oldest first; the last is the newest."""
+        return tuple(self._versions[number] for number in sorted(self._versions))
 
     def begin(self) -> None:
         """Begin whatever may begin before it is asked for."""
@@ -67,10 +66,10 @@ class Ahead:
             for step in range(newest + 1, min(newest + 1 + self._ahead, self._last) + 1):
                 self._begin(step)
 
-    def published(self, version: int, snapshot: Snapshot) -> None:
+    def published(self, number: int, version: Version) -> None:
         """A version is the newest from now on."""
-        self._versions[version] = snapshot
-        for old in [known for known in self._versions if known < version - self._ahead]:
+        self._versions[number] = version
+        for old in [known for known in self._versions if known < number - self._ahead]:
             del self._versions[old]
 
     async def take(self, step: int) -> Played:
@@ -96,10 +95,10 @@ class Ahead:
             return
         # a run that was resumed with a larger `ahead` lacks the older versions: the next newer one is less stale
         wanted = max(0, step - 1 - self._ahead)
-        version = min(known for known in self._versions if known >= wanted)
-        played = self._played(step, self._versions[version], time.monotonic())
+        number = min(known for known in self._versions if known >= wanted)
+        played = self._played(step, self._versions[number], time.monotonic())
         self._tasks[step] = asyncio.create_task(played, name=f"rollouts of step {step}")
 
-    async def _played(self, step: int, snapshot: Snapshot, began: float) -> Played:
-        collected = await self._play(step, snapshot)
+    async def _played(self, step: int, version: Version, began: float) -> Played:
+        collected = await self._play(step, version)
         return Played(collected=collected, began=began, ended=time.monotonic())

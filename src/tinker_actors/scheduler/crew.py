@@ -7,7 +7,6 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from tinker_actors.actors import Mesh, Restarted, RestartPolicy
 from tinker_actors.environments import EnvironmentFactory
@@ -17,10 +16,10 @@ from tinker_actors.rollouts import (
     CollectEvent,
     EpisodesDone,
     Gate,
+    LineUp,
     PolicySeat,
     RolloutPlan,
     RolloutWorker,
-    Seat,
     cohorts_of,
     collect,
     collect_kept,
@@ -130,7 +129,7 @@ class Crew:
         step: int,
         groups: int,
         group_size: int,
-        seats: Mapping[str, Seat],
+        seats: LineUp | Callable[[str], Sequence[LineUp]],
         vary: bool = False,
         shown: Callable[[], bool] = lambda: True,
     ) -> Collected:
@@ -141,7 +140,7 @@ class Crew:
             step: The run's step.
             groups: How many.
             group_size: Episodes of each.
-            seats: Who plays.
+            seats: Who plays: the same in all groups, or a line-up for each of the plan that is named as `phase`.
             vary: Replace groups whose rewards are all equal.
             shown: Whether progress is told now.
 
@@ -149,27 +148,28 @@ class Crew:
             RunError: All workers are gone, or too few groups vary.
         """
         rollouts = self.config.rollouts
-        samplers = [seat.sampler for seat in seats.values() if isinstance(seat, PolicySeat)]
-        lockstep = bool(samplers) and rollouts.lockstep != "off"
 
         def plan(round: int) -> RolloutPlan:
+            name = f"{phase}.{round}" if round else phase
+            line_ups = seats(name) if callable(seats) else [seats] * groups
+            sampled = any(isinstance(seat, PolicySeat) for line_up in line_ups for seat in line_up.values())
             return plan_groups(
                 environment=self.environment.name,
                 run_seed=self.config.seed,
-                phase=f"{phase}.{round}" if round else phase,
+                phase=name,
                 step=step,
                 groups=groups,
                 group_size=group_size,
-                seats=seats,
+                seats=line_ups,
                 limits=rollouts.limits,
                 same_every_step=phase == "eval",
                 evaluating=phase == "eval",
-                gate=self.gate if lockstep else None,
+                gate=self.gate if sampled and rollouts.lockstep != "off" else None,
                 cohort="group" if rollouts.lockstep == "group" else "step",
             )
 
         async def play(plan: RolloutPlan) -> Collected:
-            return await self._play(plan, samplers, shown, follow=phase == "train" and rollouts.refresh == "turn")
+            return await self._play(plan, shown, follow=phase == "train" and rollouts.refresh == "turn")
 
         if vary:
             collected = await collect_kept(play, plan, wanted=groups, max_rounds=rollouts.max_rounds)
@@ -179,9 +179,7 @@ class Crew:
             self.observer.note(f"{len(collected.failures)} episodes failed, such as: {collected.failures[0].error}")
         return collected
 
-    async def _play(
-        self, plan: RolloutPlan, samplers: Sequence[Any], shown: Callable[[], bool], *, follow: bool
-    ) -> Collected:
+    async def _play(self, plan: RolloutPlan, shown: Callable[[], bool], *, follow: bool) -> Collected:
         """Collect a plan, with its cohorts open at the gate meanwhile if it has one."""
         if plan.gate is None:
             return await collect(
@@ -189,8 +187,9 @@ class Crew:
             )
         cohorts = cohorts_of(plan)
         cohort_of = {rollout.id: rollout.cohort for rollout in plan.rollouts}
-        followed = {seat.snapshot for seat in plan.seats.values() if isinstance(seat, PolicySeat) and seat.trainable}
-        await self.gate.open(samplers[0], cohorts, follow=followed.pop() if follow else None)
+        policies = [seat for seat in plan.seats if isinstance(seat, PolicySeat)]
+        followed = dict.fromkeys(seat.snapshot for seat in policies if follow and seat.trainable)
+        await self.gate.open(policies[0].sampler, cohorts, follow=tuple(followed))
         try:
             return await collect(
                 self.workers, plan, retries=self.config.rollouts.retries, on_event=partial(self._tell, shown, cohort_of)
@@ -199,21 +198,29 @@ class Crew:
             await self.gate.close(tuple(cohorts))
 
     async def announce(
-        self, snapshot: Snapshot, sampler: ServesSnapshots, *, bound: Sequence[str] = (), saved: Sequence[str] = ()
+        self,
+        snapshots: Sequence[Snapshot],
+        sampler: ServesSnapshots,
+        *,
+        served: Sequence[str],
+        saved: Sequence[str] = (),
     ) -> None:
-        """Make a snapshot the newest one that is served, and drop old ones from the disk.
+        """Make snapshots the newest of their policies, and drop old ones from the disk.
 
         Args:
-            snapshot: The newest.
-            sampler: Serves it from now on.
-            bound: Handles of older ones that rollouts are still played with: these are served too.
-            saved: Handles of older ones that a resumed run would need: these stay on disk.
+            snapshots: The newest, one of each policy.
+            sampler: Serves them from now on.
+            served: Handles of all that is played with: the sampler serves these and no others.
+            saved: Handles of further ones that a resumed run would need: these stay on disk.
         """
-        await self.registry.announce(snapshot)
-        await sampler.refresh([*bound, snapshot.handle])
-        await self.gate.serve(snapshot.handle)
-        await self.registry.lease("run", (*bound, *saved, snapshot.handle))
-        await self.registry.expire(snapshot.policy_id, self.config.checkpoints.retention())
+        for snapshot in snapshots:
+            await self.registry.announce(snapshot)
+        await sampler.refresh(tuple(dict.fromkeys(served)))
+        for snapshot in snapshots:
+            await self.gate.serve(snapshot.handle)
+        await self.registry.lease("run", tuple(dict.fromkeys((*served, *saved))))
+        for snapshot in snapshots:
+            await self.registry.expire(snapshot.policy_id, self.config.checkpoints.retention())
 
     def _tell(self, shown: Callable[[], bool], cohort_of: Mapping[str, str], event: CollectEvent) -> None:
         if isinstance(event, EpisodesDone):

@@ -52,6 +52,22 @@ class Players:
             raise ConfigError(f"rollouts.rotate_seats is true, but the environment has one seat, {seats[0]!r}")
         return cls(training=training, evaluation=evaluation)
 
+    def described(self) -> dict[str, str]:
+        """Who plays against whom in evaluations, in words, by seat."""
+        return {seat: _described(section) for seat, section in self.evaluation.items()}
+
+
+def _described(section: SeatSection) -> str:
+    match section.player:
+        case "policy":
+            return f"policy {section.policy}"
+        case "snapshot":
+            return f"snapshot {section.frozen_name}"
+        case "script":
+            return f"script {section.function}"
+        case other:
+            return other
+
 
 def check_players(players: Players, factory: EnvironmentFactory) -> None:
     """Find out whether the players can be there, before anything is started.

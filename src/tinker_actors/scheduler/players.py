@@ -17,7 +17,7 @@ SOLE_POLICY = "policy"
 """The id of the policy of a run without `[policies.NAME]`."""
 
 PolicyName = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_]*$")]
-"""A policy's id: no dash, so that `--policies.NAME.key` names it, and no dot, which the ids that a run makes up have."""
+"""A policy's id: no dash, so that `--policies.NAME.key` names it, and no dot, which ids that a run makes up have."""
 
 Player: TypeAlias = Literal["policy", "snapshot", "league", "script", "demonstration", "person", "endpoint"]
 LeagueRule: TypeAlias = Literal["uniform", "latest_k", "age", "win_rate"]

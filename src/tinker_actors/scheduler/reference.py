@@ -12,59 +12,66 @@ from tinker_actors.scheduler.config import KlSection
 from tinker_actors.training import LossConfig, Trainer
 
 REFERENCE = "reference"
-"""The id of the reference policy in the run's trainer."""
+"""The id of the reference policy in the run's trainer; that of one policy's own begins with its id and a dot."""
 
 _KEPT = "kept"
 _SCORED = LossConfig(name="importance_sampling")
 
 
 class Reference:
-    """Scores datums under the reference policy, which the run's trainer holds beside the one that learns.
+    """Scores datums under the reference policy, which the run's trainer holds beside those that learn.
 
     Args:
         trainer: Holds the reference.
         settings: The penalty.
+        name: The reference's id.
     """
 
-    def __init__(self, trainer: Trainer, settings: KlSection) -> None:
+    def __init__(self, trainer: Trainer, settings: KlSection, name: str) -> None:
         self._trainer = trainer
         self._settings = settings
+        self._name = name
 
     @classmethod
-    async def begin(cls, trainer: Trainer, settings: KlSection, policy: str, base_model: str) -> Reference | None:
-        """The reference of a run that starts; stored in the run's own store, so that it can be taken up again.
+    async def begin(
+        cls, trainer: Trainer, settings: KlSection, policies: Sequence[str], base_model: str
+    ) -> dict[str, Reference]:
+        """The references of a run that starts; stored in the run's own store, so that it can be taken up again.
 
         Args:
             trainer: The run's trainer.
             settings: The penalty; without a coefficient there is no reference.
-            policy: The policy that will learn, in its present state the initial one.
+            policies: The policies that will learn, in their present state the initial one.
             base_model: The run's base model.
+
+        Returns:
+            For each policy what it is pulled towards.
         """
-        if not settings.coefficient:
-            return None
-        match settings.reference:
-            case "base":  # a new adapter adds nothing until it is trained
-                spec = PolicySpec(base_model=base_model, rank=1, name=REFERENCE)
-                await trainer.create(spec)
-            case "initial":
-                handle = await trainer.save(policy, REFERENCE)
-                await trainer.load(handle, policy=REFERENCE, optimizer=False)
-            case handle:
-                await trainer.load(handle, policy=REFERENCE, optimizer=False, store=settings.reference_store)
-        await trainer.save(REFERENCE, _KEPT)
-        return cls(trainer, settings)
+        names = _names(settings, policies)
+        for name, policy in {name: policy for policy, name in names.items()}.items():
+            match settings.reference:
+                case "base":  # a new adapter adds nothing until it is trained
+                    spec = PolicySpec(base_model=base_model, rank=1, name=name)
+                    await trainer.create(spec)
+                case "initial":
+                    handle = await trainer.save(policy, REFERENCE)
+                    await trainer.load(handle, policy=name, optimizer=False)
+                case handle:
+                    await trainer.load(handle, policy=name, optimizer=False, store=settings.reference_store)
+            await trainer.save(name, _KEPT)
+        return {policy: cls(trainer, settings, name) for policy, name in names.items()}
 
     @classmethod
-    async def resume(cls, trainer: Trainer, settings: KlSection) -> Reference | None:
-        """The reference that the run had when it was interrupted.
+    async def resume(cls, trainer: Trainer, settings: KlSection, policies: Sequence[str]) -> dict[str, Reference]:
+        """The references that the run had when it was interrupted.
 
         Raises:
             UnknownPolicyError: It had none.
         """
-        if not settings.coefficient:
-            return None
-        await trainer.load(f"tinker://{REFERENCE}/weights/{_KEPT}", optimizer=False)
-        return cls(trainer, settings)
+        names = _names(settings, policies)
+        for name in dict.fromkeys(names.values()):
+            await trainer.load(f"tinker://{name}/weights/{_KEPT}", optimizer=False)
+        return {policy: cls(trainer, settings, name) for policy, name in names.items()}
 
     async def applied(self, datums: Sequence[Datum]) -> tuple[tuple[Datum, ...], float]:
         """The datums with reference log-probs and, with `where = "reward"`, penalised advantages.
@@ -72,7 +79,7 @@ class Reference:
         Returns:
             The datums, and the mean KL estimate at their sampled tokens, before any update on them.
         """
-        scored = await self._trainer.forward(REFERENCE, datums, _SCORED)
+        scored = await self._trainer.forward(self._name, datums, _SCORED)
         found = tuple(
             replace(datum, reference_logprobs=row) for datum, row in zip(datums, scored.logprobs, strict=True)
         )
@@ -80,3 +87,11 @@ class Reference:
         if self._settings.where == "reward":
             found = penalised(found, self._settings.coefficient, self._settings.estimator)
         return found, kl
+
+
+def _names(settings: KlSection, policies: Sequence[str]) -> dict[str, str]:
+    """The id of each policy's reference: one for all, unless each is pulled towards its own beginning."""
+    if not settings.coefficient:
+        return {}
+    shared = settings.reference != "initial" or len(policies) == 1
+    return {policy: REFERENCE if shared else f"{policy}.{REFERENCE}" for policy in policies}

@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import fmean
 
-from tinker_actors.algorithms import PolicyBatch
 from tinker_actors.coordinator import Phase as BarrierPhase
 from tinker_actors.coordinator import PhaseBarrier
-from tinker_actors.data import Episode
+from tinker_actors.data import Episode, Group
 from tinker_actors.errors import RunError
-from tinker_actors.policies import Snapshot
-from tinker_actors.rollouts import Collected, Staleness, rollout_metrics, staleness
-from tinker_actors.sampling import SamplingParams
+from tinker_actors.rollouts import Collected, policy_metrics, rollout_metrics, seat_outcomes
 from tinker_actors.sampling.backends import ServesSnapshots
-from tinker_actors.scheduler.ahead import Ahead
+from tinker_actors.scheduler.ahead import Ahead, Played
+from tinker_actors.scheduler.casting import Casting
 from tinker_actors.scheduler.crew import Crew
-from tinker_actors.scheduler.evaluation import policy_seats
 from tinker_actors.scheduler.observer import Phase
-from tinker_actors.scheduler.reference import Reference
-from tinker_actors.scheduler.signals import Signals
-from tinker_actors.training import AdamParams, OptimStepResult, Trainer
+from tinker_actors.scheduler.students import Student
+from tinker_actors.scheduler.versions import Version
+from tinker_actors.training import Trainer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,30 +30,30 @@ class StepResult:
 
     Attributes:
         step: Update steps done, this one included.
-        snapshot: The snapshot published at its end.
+        version: What was published at its end.
         metrics: Named finite numbers.
         episodes: What was played.
-        trainer_step: Optimizer steps that the policy had behind it before the step.
+        trainer_steps: Optimizer steps that each policy had behind it before the step.
     """
 
     step: int
-    snapshot: Snapshot
+    version: Version
     metrics: dict[str, float]
     episodes: tuple[Episode, ...]
-    trainer_step: int
+    trainer_steps: Mapping[str, int]
 
 
 class Learner:
-    """Takes one policy through the phases of each step.
+    """Takes all policies that learn through the phases of each step.
 
     Args:
         crew: The run's actors.
-        trainer: Holds the policy.
-        sampler: Serves its snapshots.
-        versions: The snapshots that steps to come are played with, by the steps that they had behind them; the highest
-            is the newest.
-        reference: What a KL penalty refers to.
-        baselines: What the advantage estimator remembers of earlier steps.
+        trainer: Holds the policies.
+        sampler: Serves their snapshots.
+        casting: Says who plays.
+        students: The policies.
+        versions: What steps to come are played with, by the steps before it; the highest is the newest.
+        frozen: Handles of the snapshots that play frozen seats.
     """
 
     def __init__(
@@ -63,25 +61,22 @@ class Learner:
         crew: Crew,
         trainer: Trainer,
         sampler: ServesSnapshots,
-        versions: Mapping[int, Snapshot],
-        reference: Reference | None = None,
+        casting: Casting,
+        students: Sequence[Student],
+        versions: Mapping[int, Version],
         *,
-        baselines: Mapping[str, float] | None = None,
+        frozen: Sequence[str] = (),
     ) -> None:
-        done = max(versions)
-        self.snapshot = versions[done]
+        self.version = versions[max(versions)]
         self.saved: tuple[str, ...] = ()
         """Handles of the snapshots that a resumed run would need; they stay on disk."""
         self._crew = crew
         self._trainer = trainer
         self._sampler = sampler
-        self._reference = reference
-        self._policy = self.snapshot.policy_id
-        self._trainer_step = self.snapshot.step
-        self._signals = Signals(
-            crew.config, trainer, self._policy, constant=self._constant(), baselines=baselines or {}
-        )
-        self._barrier = PhaseBarrier([self._policy])
+        self._casting = casting
+        self._students = tuple(students)
+        self._frozen = tuple(frozen)
+        self._barrier = PhaseBarrier([student.policy for student in students])
         self._rounds = 0
         self._awaited = 0
         self._rollouts = Ahead(
@@ -91,14 +86,14 @@ class Learner:
         self._published = self._began
 
     @property
-    def bound(self) -> tuple[str, ...]:
-        """Handles of the snapshots before the newest which steps under way or to come are played with."""
+    def bound(self) -> tuple[Version, ...]:
+        """What steps under way or to come are played with, oldest first; the last is the newest."""
         return self._rollouts.bound
 
     @property
-    def baselines(self) -> dict[str, float]:
-        """What the advantage estimator remembers; part of the run's exact state."""
-        return self._signals.baselines
+    def baselines(self) -> dict[str, dict[str, float]]:
+        """What each policy's advantage estimator remembers; part of the run's exact state."""
+        return {student.policy: student.baselines for student in self._students}
 
     @asynccontextmanager
     async def ahead(self) -> AsyncGenerator[None]:
@@ -123,56 +118,62 @@ class Learner:
         observer.phase(Phase.ROLLOUT, step, config.trainer.steps)
         self._awaited = step
         played = await self._rollouts.take(step)
-        collected = played.collected
-        await self._barrier.finish(self._policy, BarrierPhase.ROLLOUT, self._rounds)
+        groups = played.collected.groups
+        await self._all(lambda student: self._finish(student, BarrierPhase.ROLLOUT))
         rolled_out = time.monotonic()
         observer.phase(Phase.UPDATE, step, config.trainer.steps)
-        sampled_for = self._trainer_step
-        update = await self._update(step, collected)
+        sampled_for = {student.policy: student.trainer_step for student in self._students}
+        update = await self._update(step, groups)
         updated = time.monotonic()
         observer.phase(Phase.PUBLISH, step, config.trainer.steps)
-        await self._publish(step)
-        await self._barrier.finish(self._policy, BarrierPhase.UPDATE, self._rounds)
+        await self._all(self._publish)
         self._rounds += 1
-        ended, before, self._published = time.monotonic(), self._published, time.monotonic()
-        numbers = rollout_metrics(collected.groups)
-        metrics = {
-            **numbers,
-            "retried": float(collected.retried),
-            "late": float(collected.late),
-            "workers_lost": float(collected.lost),
-            "tokens_per_second": numbers["action_tokens"] / max(collected.seconds, 1e-9),
-            "seconds_rollout": rolled_out - began,
-            "seconds_update": updated - rolled_out,
-            "seconds_publish": ended - updated,
-            "seconds": ended - began,
-            "seconds_ahead": max(0.0, min(played.ended, before) - played.began),
-            "at_rollout_begin": played.began - self._began,
-            "at_rollout_end": played.ended - self._began,
-            "at_update_begin": rolled_out - self._began,
-            "at_update_end": updated - self._began,
-            **update,
-        }
+        await self._announce(step, groups)
+        times = (began, rolled_out, updated, time.monotonic())
         return StepResult(
-            step=step, snapshot=self.snapshot, metrics=metrics, episodes=collected.episodes, trainer_step=sampled_for
+            step=step,
+            version=self.version,
+            metrics={**self._played_metrics(played), **self._times(played, times), **update},
+            episodes=played.collected.episodes,
+            trainer_steps=sampled_for,
         )
 
-    async def _publish(self, step: int) -> None:
-        self.snapshot = await self._trainer.publish(self._policy)
-        self._rollouts.published(step, self.snapshot)
-        await self._crew.announce(self.snapshot, self._sampler, bound=self._rollouts.bound, saved=self.saved)
+    async def _announce(self, step: int, groups: Sequence[Group]) -> None:
+        """Let the rollouts that waited for the new snapshots begin."""
+        snapshots = [student.snapshot for student in self._students]
+        self.version = self._casting.after(
+            self.version, step, groups, {snapshot.policy_id: snapshot.handle for snapshot in snapshots}
+        )
+        self._rollouts.published(step, self.version)
+        handles = [handle for version in self._rollouts.bound for handle in version.handles]
+        await self._crew.announce(snapshots, self._sampler, served=(*self._frozen, *handles), saved=self.saved)
         self._rollouts.begin()
 
-    async def _roll_out(self, step: int, snapshot: Snapshot) -> Collected:
+    async def _publish(self, student: Student) -> None:
+        await student.publish()
+        await self._finish(student, BarrierPhase.UPDATE)
+
+    async def _finish(self, student: Student, phase: BarrierPhase) -> None:
+        await self._barrier.finish(student.policy, phase, self._rounds)
+
+    async def _all(self, work: Callable[[Student], Coroutine[None, None, None]]) -> None:
+        """Do something for every policy at the same time; the first failure ends it for all."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for student in self._students:
+                    tasks.create_task(work(student))
+        except ExceptionGroup as failures:
+            first = failures.exceptions[0]
+            raise first from first.__cause__
+
+    async def _roll_out(self, step: int, version: Version) -> Collected:
         rollouts = self._crew.config.rollouts
-        params = SamplingParams(max_tokens=rollouts.max_tokens, temperature=rollouts.temperature, stop=rollouts.stop)
-        seats = policy_seats(self._crew.environment.environment, self._sampler, snapshot, params)
         collected = await self._crew.play(
             "train",
             step=step,
             groups=rollouts.tasks_per_step,
             group_size=rollouts.group_size,
-            seats=seats,
+            seats=lambda plan: self._casting.training(step, version, phase=plan, groups=rollouts.tasks_per_step),
             vary=rollouts.filter == "varied_rewards",
             shown=lambda: self._awaited == step,
         )
@@ -182,41 +183,64 @@ class Learner:
             )
         return collected
 
-    async def _update(self, step: int, collected: Collected) -> dict[str, float]:
+    async def _update(self, step: int, groups: Sequence[Group]) -> dict[str, float]:
+        """Update every policy that has something to learn, in passes that they share."""
         config = self._crew.config
-        batch = await self._signals.batch(collected.groups)
-        params = config.trainer.optimizer_params(step)
-        found = {
-            "groups": float(batch.groups),
-            "groups_flat": float(batch.flat_groups),
-            "learning_rate": params.learning_rate,
-            "grad_norm": 0.0,
-            "kl": 0.0,
-        }
-        if self._reference and batch.datums:
-            datums, found["kl_reference"] = await self._reference.applied(batch.datums)
-            batch = replace(batch, datums=datums)
-        stale: list[Staleness] = []
-        for _ in range(config.trainer.epochs if batch.datums else 0):
-            stale.append(staleness(collected.groups, self._policy, trainer_step=self._trainer_step))
-            found |= await self._optimise(batch, params)
-        stale = stale or [staleness(collected.groups, self._policy, trainer_step=self._trainer_step)]
-        found["staleness_mean"] = fmean(entry.mean for entry in stale)
-        found["staleness_max"] = float(max(entry.most for entry in stale))
-        return found
+        lessons = [(student, await student.lesson(step, groups)) for student in self._students]
+        due = [(student, lesson) for student, lesson in lessons if lesson.datums]
+        loss = config.loss_config()
+        for _ in range(config.trainer.epochs if due else 0):
+            results = await self._trainer.forward_backward_many(
+                [(student.policy, lesson.datums, loss) for student, lesson in due]
+            )
+            for (student, lesson), result in zip(due, results, strict=True):
+                await student.optimise(step, lesson, result)
+        found = {student.policy: student.numbers(lesson) for student, lesson in lessons}
+        if not config.policies:
+            return found[self._students[0].policy]
+        return {**_over_all(list(found.values())), **_prefixed(found)}
 
-    async def _optimise(self, batch: PolicyBatch, params: AdamParams) -> dict[str, float]:
-        result = await self._trainer.forward_backward(self._policy, batch.datums, self._crew.config.loss_config())
-        done: OptimStepResult = await self._trainer.optim_step(self._policy, params)
-        self._trainer_step = done.step
-        metrics = result.metrics
+    def _played_metrics(self, played: Played) -> dict[str, float]:
+        collected = played.collected
+        numbers = rollout_metrics(collected.groups)
+        policies = [student.policy for student in self._students] if self._crew.config.policies else []
         return {
-            **{f"train_{name}": value for name, value in metrics.items()},
-            "kl": metrics["kl_k3"],
-            "grad_norm": done.grad_norm,
+            **numbers,
+            **seat_outcomes(collected.groups),
+            **policy_metrics(collected.groups, policies),
+            "retried": float(collected.retried),
+            "late": float(collected.late),
+            "workers_lost": float(collected.lost),
+            "tokens_per_second": numbers["action_tokens"] / max(collected.seconds, 1e-9),
         }
 
-    def _constant(self) -> int:
-        config = self._crew.config
-        turns = self._crew.environment.environment.max_turns
-        return config.algorithm.aggregation_constant or turns * config.rollouts.max_tokens
+    def _times(self, played: Played, times: tuple[float, float, float, float]) -> dict[str, float]:
+        began, rolled_out, updated, ended = times
+        before, self._published = self._published, ended
+        return {
+            "seconds_rollout": rolled_out - began,
+            "seconds_update": updated - rolled_out,
+            "seconds_publish": ended - updated,
+            "seconds": ended - began,
+            "seconds_ahead": max(0.0, min(played.ended, before) - played.began),
+            "at_rollout_begin": played.began - self._began,
+            "at_rollout_end": played.ended - self._began,
+            "at_update_begin": rolled_out - self._began,
+            "at_update_end": updated - self._began,
+        }
+
+
+def _over_all(found: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The numbers of a step for all policies together: sums of counts, and the largest of what is watched."""
+    return {
+        "groups": sum(own["groups"] for own in found),
+        "groups_flat": sum(own["groups_flat"] for own in found),
+        "grad_norm": max(own["grad_norm"] for own in found),
+        "kl": max(own["kl"] for own in found),
+        "staleness_mean": fmean(own["staleness_mean"] for own in found),
+        "staleness_max": max(own["staleness_max"] for own in found),
+    }
+
+
+def _prefixed(found: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+    return {f"policy/{policy}/{name}": value for policy, own in found.items() for name, value in own.items()}

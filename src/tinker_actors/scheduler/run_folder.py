@@ -15,7 +15,21 @@ import tomli_w
 
 from tinker_actors.errors import ConfigError, RunError
 from tinker_actors.scheduler.loading import JobConfig, load_config
+from tinker_actors.scheduler.versions import Version
 from tinker_actors.telemetry import keep_records
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyState:
+    """Where one policy stands.
+
+    Attributes:
+        checkpoint: Handle of its training state.
+        baselines: What its advantage estimator remembers of the steps so far.
+    """
+
+    checkpoint: str
+    baselines: Mapping[str, float] = field(default_factory=dict[str, float])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,22 +38,28 @@ class RunState:
 
     Attributes:
         step: Update steps done.
-        checkpoint: Handle of the policy's training state after that step.
-        base_model: What the policy stands on: the configured model, or the folder that a full warm-up wrote.
+        base_model: What the policies stand on: the configured model, or the folder that a full warm-up wrote.
         eval_before: Mean reward of the first evaluation.
         seconds: Wall time spent so far.
-        bound: Handles of the snapshots, oldest first, that were published after the steps just before this one and
-            which the groups in flight, and those to come, are sampled with.
-        baselines: What the advantage estimator remembers of the steps so far.
+        policies: Every learning policy's state after that step, by its id.
+        versions: What the groups in flight and those to come are played with, oldest first; the last is what there was
+            after that step.
+        frozen: Handles of the snapshots that play frozen seats, by what their tables call them.
     """
 
     step: int
-    checkpoint: str
     base_model: str
     eval_before: float
     seconds: float
-    bound: tuple[str, ...] = ()
-    baselines: Mapping[str, float] = field(default_factory=dict[str, float])
+    policies: Mapping[str, PolicyState] = field(default_factory=dict[str, PolicyState])
+    versions: tuple[Version, ...] = ()
+    frozen: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    @property
+    def handles(self) -> tuple[str, ...]:
+        """Snapshots that the run can't go on without."""
+        played = [handle for version in self.versions for handle in version.handles]
+        return tuple(dict.fromkeys((*played, *self.frozen.values())))
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,8 +164,9 @@ class RunFolder:
         if not self.state.exists():
             return None
         data: dict[str, Any] = json.loads(self.state.read_text())
-        bound: list[str] = data.pop("bound", [])
-        return RunState(**data, bound=tuple(bound))
+        policies = {name: PolicyState(**plain) for name, plain in data.pop("policies").items()}
+        versions = tuple(Version.of(plain) for plain in data.pop("versions"))
+        return RunState(**data, policies=policies, versions=versions)
 
     def save_state(self, state: RunState) -> None:
         """Record where the run stands; atomic."""

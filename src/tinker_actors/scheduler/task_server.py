@@ -5,28 +5,25 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 
 from tinker_actors.actors import Mesh
 from tinker_actors.data import Episode, Task
-from tinker_actors.errors import ConfigError
-from tinker_actors.policies import PolicySpec, Retention, Snapshot, SnapshotStore
+from tinker_actors.policies import Retention, SnapshotStore
 from tinker_actors.rollouts import transcript, transcript_text
-from tinker_actors.sampling.backends import ServesSnapshots
 from tinker_actors.scheduler.checks import check_job, pool_size
+from tinker_actors.scheduler.company import Company
 from tinker_actors.scheduler.config import RunConfig
 from tinker_actors.scheduler.crew import WORKER_RESTARTS, Crew
 from tinker_actors.scheduler.evaluation import Evaluation, evaluate
+from tinker_actors.scheduler.line_ups import Players
 from tinker_actors.scheduler.observer import Phase, RunObserver, RunSummary
-from tinker_actors.scheduler.reference import Reference
 from tinker_actors.scheduler.rl import Learner, StepResult
-from tinker_actors.scheduler.run_folder import RunFolder, RunState, write_atomically
-from tinker_actors.scheduler.warmup import warm_up, warm_up_base
+from tinker_actors.scheduler.run_folder import PolicyState, RunFolder, RunState, write_atomically
+from tinker_actors.scheduler.versions import Version
 from tinker_actors.telemetry import JsonlWriter, plot_rewards, read_jsonl
 from tinker_actors.training import Trainer
-
-POLICY = "policy"
-"""The id of a run's policy."""
 
 _PLOT_EVERY = 2.0  # seconds
 
@@ -44,8 +41,6 @@ async def run_job(config: RunConfig, folder: RunFolder, observer: RunObserver) -
         ConfigError: The environment or model can't be loaded.
     """
     environment = check_job(config)
-    if config.policies or config.seats or config.evaluation.seats or config.rollouts.rotate_seats:
-        raise ConfigError("policies, seats and rollouts.rotate_seats are read and checked, but no run seats them")
     pool = pool_size(config, environment)
     nodes = 1 + config.rollouts.workers + max(config.rollouts.workers, 1) * pool
     state = folder.load_state()
@@ -57,7 +52,8 @@ async def run_job(config: RunConfig, folder: RunFolder, observer: RunObserver) -
         async with Mesh(nodes=nodes, name=config.name, restart=WORKER_RESTARTS) as mesh:
             crew = await Crew.assemble(mesh, config, folder, observer, environment)
             async with crew.watched():
-                summary = await _Job(crew, metrics, rollouts).run(state)
+                players = Players.of(config, environment.environment.seats)
+                summary = await _Job(crew, players, metrics, rollouts).run(state)
     observer.phase(Phase.END, summary.steps, config.trainer.steps)
     observer.finished(summary, folder.root)
     return summary
@@ -66,33 +62,61 @@ async def run_job(config: RunConfig, folder: RunFolder, observer: RunObserver) -
 class _Job:
     """The course of one run."""
 
-    def __init__(self, crew: Crew, metrics: JsonlWriter, rollouts: JsonlWriter) -> None:
+    def __init__(self, crew: Crew, players: Players, metrics: JsonlWriter, rollouts: JsonlWriter) -> None:
         self._crew = crew
+        self._players = players
         self._metrics = metrics
         self._rollouts = rollouts
         self._store = SnapshotStore(crew.folder.policies)
         self._began = time.monotonic()
         self._spent = 0.0
-        self._reference: Reference | None = None
         self._plotted = 0.0
         self._shown: Task | None = None  # whose episode is shown before and after training
 
     async def run(self, state: RunState | None) -> RunSummary:
         """From the start, or from a saved state, to the end."""
-        trainer, sampler, versions, state = await (self._begin() if state is None else self._resume(state))
-        learner = Learner(self._crew, trainer, sampler, versions, self._reference, baselines=state.baselines)
-        learner.saved = state.bound
+        if state is None:
+            company = await Company.begin(self._crew, self._players)
+            state = await self._first_state(company)
+        else:
+            self._spent = state.seconds
+            company = await Company.resume(self._crew, self._players, state)
+        learner = Learner(
+            self._crew,
+            company.trainer,
+            company.sampler,
+            company.casting,
+            company.students,
+            company.versions,
+            frozen=tuple(company.frozen.values()),
+        )
+        learner.saved = state.handles
         async with learner.ahead():
-            state, evaluation = await self._steps(learner, trainer, sampler, state)
+            state, evaluation = await self._steps(learner, company, state)
         if evaluation is None:
-            evaluation = await self._evaluate(sampler, learner.snapshot, state.step)
+            evaluation = await self._evaluate(company, learner.version, state.step)
         example = evaluation.of_task(self._shown) if self._shown else evaluation.episodes[0]
         self._crew.observer.transcript("after", _text(example))
         return await self._finish(state, evaluation)
 
-    async def _steps(
-        self, learner: Learner, trainer: Trainer, sampler: ServesSnapshots, state: RunState
-    ) -> tuple[RunState, Evaluation | None]:
+    async def _first_state(self, company: Company) -> RunState:
+        """Evaluate and save what RL begins with."""
+        version = company.versions[0]
+        evaluation = await self._evaluate(company, version, 0)
+        example = evaluation.worst()
+        self._shown = example.task
+        self._crew.observer.transcript("before", _text(example))
+        state = RunState(
+            step=0,
+            base_model=company.base_model,
+            eval_before=evaluation.reward,
+            seconds=0.0,
+            versions=(version,),
+            frozen=company.frozen,
+        )
+        return await self._save(company.trainer, 0, state, {})
+
+    async def _steps(self, learner: Learner, company: Company, state: RunState) -> tuple[RunState, Evaluation | None]:
         """Step after step; the state that was saved last, and the evaluation after the last step if it was due."""
         config = self._crew.config
         evaluation: Evaluation | None = None
@@ -100,73 +124,22 @@ class _Job:
             result = await learner.step(step)
             self._record(result)
             due = config.evaluation.every and step % config.evaluation.every == 0
-            evaluation = await self._evaluate(sampler, result.snapshot, step) if due else None
+            evaluation = await self._evaluate(company, result.version, step) if due else None
             reached = self._reached(evaluation)
             if reached or step == config.trainer.steps or step % config.checkpoints.every == 0:
                 state = await self._save(
-                    trainer, step, replace(state, bound=learner.bound, baselines=learner.baselines)
+                    company.trainer, step, replace(state, versions=learner.bound), learner.baselines
                 )
-                learner.saved = state.bound
+                learner.saved = state.handles
             await self._plot_now_and_then()
             if reached:
                 self._crew.observer.note(f"evaluation.stop_at is reached after step {step}: training ends here")
                 break
         return state, evaluation
 
-    async def _begin(self) -> tuple[Trainer, ServesSnapshots, dict[int, Snapshot], RunState]:
-        config, warmup = self._crew.config, self._crew.config.warmup
-        self._crew.folder.discard_unfinished_start()
-        base = await warm_up_base(self._crew) if warmup.method == "full" else config.model.name
-        trainer = await self._crew.spawn_trainer(base)
-        sampler = await self._crew.spawn_sampler(base)
-        spec = PolicySpec(
-            base_model=base,
-            kind=config.policy.kind,
-            rank=config.policy.rank,
-            alpha=config.policy.alpha,
-            target_modules=config.policy.target_modules,
-            targets=config.policy.targets,
-            value_head=config.policy.value_head,
-            seed=config.seed,
-            name=POLICY,
-        )
-        await trainer.create(spec)
-        if warmup.method == "lora":
-            await warm_up(self._crew, trainer, POLICY)
-            # the moments of the warm-up's gradients say nothing of the RL gradients
-            warm = await trainer.save(POLICY, "warm-up")
-            await trainer.delete(POLICY)
-            await trainer.load(warm, optimizer=False)
-        self._reference = await Reference.begin(trainer, config.kl, POLICY, base)
-        snapshot = await trainer.publish(POLICY)
-        await self._crew.announce(snapshot, sampler)
-        evaluation = await self._evaluate(sampler, snapshot, 0)
-        example = evaluation.worst()
-        self._shown = example.task
-        self._crew.observer.transcript("before", _text(example))
-        state = RunState(step=0, checkpoint="", base_model=base, eval_before=evaluation.reward, seconds=0.0)
-        return trainer, sampler, {0: snapshot}, await self._save(trainer, 0, state)
-
-    async def _resume(self, state: RunState) -> tuple[Trainer, ServesSnapshots, dict[int, Snapshot], RunState]:
-        self._spent = state.seconds
-        kept = self._store.get(state.checkpoint)
-        for checkpoint in self._store.list(POLICY, "weights"):
-            if checkpoint.number > kept.number:
-                self._store.delete(checkpoint.handle)
-        trainer = await self._crew.spawn_trainer(state.base_model)
-        sampler = await self._crew.spawn_sampler(state.base_model)
-        await trainer.load(state.checkpoint)
-        self._reference = await Reference.resume(trainer, self._crew.config.kl)
-        for snapshot in self._store.list(POLICY):
-            await self._crew.registry.announce(snapshot)
-        snapshot = await trainer.publish(POLICY)
-        await self._crew.announce(snapshot, sampler, bound=state.bound)
-        first = state.step - len(state.bound)
-        versions = {first + place: self._store.get(handle) for place, handle in enumerate(state.bound)}
-        return trainer, sampler, {**versions, state.step: snapshot}, state
-
-    async def _evaluate(self, sampler: ServesSnapshots, snapshot: Snapshot, step: int) -> Evaluation:
-        evaluation = await evaluate(self._crew, sampler, snapshot, step=step)
+    async def _evaluate(self, company: Company, version: Version, step: int) -> Evaluation:
+        evaluation = await evaluate(self._crew, company.casting, version, step=step)
+        several = {"players": self._players.described()} if len(self._players.evaluation) > 1 else {}
         self._metrics.write(
             {
                 "step": step,
@@ -174,24 +147,35 @@ class _Job:
                 "reward": evaluation.reward,
                 "episodes": len(evaluation.episodes),
                 "failed": evaluation.failed,
+                **several,
+                **evaluation.metrics,
             }
         )
         return evaluation
 
-    async def _save(self, trainer: Trainer, step: int, state: RunState) -> RunState:
-        self._crew.observer.phase(Phase.SAVE, step, self._crew.config.trainer.steps)
+    async def _save(
+        self, trainer: Trainer, step: int, state: RunState, baselines: Mapping[str, Mapping[str, float]]
+    ) -> RunState:
+        config = self._crew.config
+        self._crew.observer.phase(Phase.SAVE, step, config.trainer.steps)
         try:
-            handle = await trainer.save(POLICY, f"step-{step:06d}")
-            saved = replace(state, step=step, checkpoint=handle, seconds=self._seconds())
+            policies = {
+                policy: PolicyState(
+                    checkpoint=await trainer.save(policy, f"step-{step:06d}"), baselines=baselines.get(policy, {})
+                )
+                for policy in config.learners()
+            }
+            saved = replace(state, step=step, policies=policies, seconds=self._seconds())
             self._crew.folder.save_state(saved)
         except Exception as error:  # passed on, with what is safe
-            if state.checkpoint:
+            if state.policies:
                 error.add_note(
                     f"the state after step {step} could not be saved in {self._crew.folder.root}; that after step "
                     f"{state.step} is whole: --resume goes on from there"
                 )
             raise
-        self._store.expire(POLICY, Retention(keep_last=self._crew.config.checkpoints.keep), kind="weights")
+        for policy in policies:
+            self._store.expire(policy, Retention(keep_last=config.checkpoints.keep), kind="weights")
         return saved
 
     def _record(self, result: StepResult) -> None:
@@ -200,7 +184,7 @@ class _Job:
         failed = [episode for episode in result.episodes if episode.end.is_error]
         shown = valid[: self._crew.config.rollouts.transcripts_per_step]
         for episode in (*shown, *failed):
-            self._rollouts.write(transcript(episode, trainer_step=result.trainer_step, step=result.step))
+            self._rollouts.write(transcript(episode, trainer_steps=result.trainer_steps, step=result.step))
         self._crew.observer.step(result.step, result.metrics)
         if valid:
             self._crew.observer.transcript("latest", _text(valid[0]))

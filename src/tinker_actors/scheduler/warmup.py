@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
+
 from tinker_actors.algorithms import demonstration_datums
 from tinker_actors.errors import RunError
 from tinker_actors.policies import PolicySpec
@@ -20,14 +22,19 @@ async def warm_up_base(crew: Crew) -> str:
     trainer = await crew.spawn_trainer(crew.config.model.name)
     spec = PolicySpec(base_model=crew.config.model.name, kind="full", seed=crew.config.seed, name="warm-up")
     policy = await trainer.create(spec)
-    await warm_up(crew, trainer, policy)
+    await warm_up(crew, trainer, {policy: crew.environment.environment.seats})
     path = await trainer.export_base(policy, str(crew.folder.base))
     await crew.mesh.stop(trainer)
     return path
 
 
-async def warm_up(crew: Crew, trainer: Trainer, policy: str) -> None:
-    """Train a policy on demonstrations, fresh ones in every step.
+async def warm_up(crew: Crew, trainer: Trainer, policies: Mapping[str, Collection[str]]) -> None:
+    """Train policies on demonstrations, fresh ones in every step.
+
+    Args:
+        crew: The run's actors.
+        trainer: Holds the policies.
+        policies: The seats whose demonstrations each learns from.
 
     Raises:
         RunError: The environment gave no demonstration that could be used.
@@ -37,9 +44,12 @@ async def warm_up(crew: Crew, trainer: Trainer, policy: str) -> None:
     for step in range(1, settings.steps + 1):
         crew.observer.phase(Phase.WARMUP, step, settings.steps)
         collected = await crew.play("warm-up", step=step, groups=settings.episodes_per_step, group_size=1, seats=seats)
-        datums = demonstration_datums(collected.groups)
-        if not datums:
-            cause = f": {collected.failures[0].error}" if collected.failures else ""
-            raise RunError(f"the warm-up got no demonstration from {crew.environment.name}{cause}")
-        await trainer.forward_backward(policy, datums, LossConfig(name="cross_entropy"))
-        await trainer.optim_step(policy, AdamParams(learning_rate=settings.learning_rate, grad_clip_norm=1.0))
+        for policy, own in policies.items():
+            datums = demonstration_datums(collected.groups, own)
+            if not datums:
+                cause = f": {collected.failures[0].error}" if collected.failures else ""
+                raise RunError(
+                    f"the warm-up got no demonstration of {', '.join(own)} from {crew.environment.name}{cause}"
+                )
+            await trainer.forward_backward(policy, datums, LossConfig(name="cross_entropy"))
+            await trainer.optim_step(policy, AdamParams(learning_rate=settings.learning_rate, grad_clip_norm=1.0))
