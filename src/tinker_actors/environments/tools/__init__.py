@@ -9,6 +9,7 @@ from tinker_actors.environments.tools.formats import (
     ToolFormat,
     tool_format,
 )
+from tinker_actors.environments.tools.mcp import McpServer, McpSession
 from tinker_actors.environments.tools.tool import Content, Tool, ToolError, tool
 from tinker_actors.environments.tools.toolbox import Toolbox, Used
 
@@ -16,6 +17,8 @@ __all__ = [
     "Content",
     "HermesFormat",
     "JsonFormat",
+    "McpServer",
+    "McpSession",
     "PlainFormat",
     "Said",
     "Tool",

@@ -29,14 +29,16 @@ A policy's action either calls tools, and their results are what it reads next, 
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from tinker_actors.data import ToolList
 from tinker_actors.environments.environment import Environment, Step
 from tinker_actors.environments.tools.formats import ToolFormat
+from tinker_actors.environments.tools.mcp import McpServer, McpSession
 from tinker_actors.environments.tools.tool import Tool
 from tinker_actors.environments.tools.toolbox import Toolbox
 from tinker_actors.errors import ConfigError
@@ -50,13 +52,18 @@ class ToolEnvironment(Environment):
             text, such as `{name}({arguments})` or `<{arguments}>`.
         tool_seconds: How long a call may take whose tool has no limit of its own.
         max_calls: The most calls of one action.
+        servers: MCP servers whose tools are there too; a connection to each is opened at the first `reset` and lasts
+            until `close`. A subclass with a `close` of its own ends with `await super().close()`.
         toolbox: The episode's tools, from `reset` on.
     """
 
     tool_format: str | ToolFormat = "hermes"
     tool_seconds: float = 30.0
     max_calls: int = 16
+    servers: Sequence[McpServer] = ()
     toolbox: Toolbox
+    _sessions: list[McpSession] | None = None
+    _served: tuple[Tool, ...] = ()
     _ONE_SEAT: ClassVar[str] = "use a Toolbox in an Environment of your own for several seats"
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -64,9 +71,9 @@ class ToolEnvironment(Environment):
         if len(cls.seats) != 1:
             raise ConfigError(f"{cls.__name__}.seats is {cls.seats!r}; one seat is needed; {cls._ONE_SEAT}")
 
-    @abstractmethod
     def tools(self) -> Iterable[Tool | Callable[..., Any]]:
-        """The tools of the episode: functions, `Tool`s, methods of this environment."""
+        """The tools of the episode: functions, `Tool`s, methods of this environment; those of `servers` come on top."""
+        return ()
 
     @abstractmethod
     def begin(self, seed: int, /) -> Any:
@@ -82,8 +89,15 @@ class ToolEnvironment(Environment):
 
     async def reset(self, seed: int, /) -> Any:
         """Set up the tools, then `begin`."""
+        if self._sessions is None:
+            self._sessions = [McpSession(server) for server in self.servers]
+            opened = await asyncio.gather(*(session.open() for session in self._sessions), return_exceptions=True)
+            for outcome in opened:
+                if isinstance(outcome, BaseException):
+                    raise outcome
+                self._served += outcome
         self.toolbox = Toolbox(
-            self.tools(), format=self.tool_format, seconds=self.tool_seconds, max_calls=self.max_calls
+            [*self.tools(), *self._served], format=self.tool_format, seconds=self.tool_seconds, max_calls=self.max_calls
         )
         self._counts = {"tool_calls": 0, "tool_errors": 0}
         return await _awaited(self.begin(seed))
@@ -109,6 +123,11 @@ class ToolEnvironment(Environment):
                 metrics=self._numbers(judged.metrics),
             )
         return Step(reward=judged, terminated=True, metrics=self._numbers({}))
+
+    async def close(self) -> None:
+        """Disconnect from the servers."""
+        sessions, self._sessions = self._sessions or [], []
+        await asyncio.gather(*(session.close() for session in sessions))
 
     def _numbers(self, own: Mapping[str, float]) -> dict[str, float]:
         return {**{name: float(count) for name, count in self._counts.items()}, **own}

@@ -40,7 +40,10 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*\Z")
 
 
 class ToolError(EpisodeError):
-    """A tool couldn't do what was asked; the model reads why, and the episode goes on."""
+    """A tool couldn't do what was asked; the model reads why, and the episode goes on.
+
+    Any other `EpisodeError` that a tool raises fails the episode: what went wrong is no fault of the policy's.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

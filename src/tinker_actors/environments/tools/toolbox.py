@@ -11,7 +11,7 @@ from typing import Any, cast
 from tinker_actors.data import Message, ToolCall, ToolList, tool_results
 from tinker_actors.environments.tools.formats import ToolFormat, tool_format
 from tinker_actors.environments.tools.tool import Content, Tool, ToolError, call_within, tool
-from tinker_actors.errors import ConfigError
+from tinker_actors.errors import ConfigError, EpisodeError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +94,11 @@ class Toolbox:
         return self.format.write(name, arguments, self.tools)
 
     async def use(self, text: str) -> Used:
-        """Make the calls of an action, all at the same time, and answer each of them."""
+        """Make the calls of an action, all at the same time, and answer each of them.
+
+        Raises:
+            EpisodeError: A tool raised one: what went wrong is no fault of the policy's, and the episode fails.
+        """
         said = self.format.read(text, self.tools)
         if not said.calls:
             return Used(text=said.text, calls=(), results=(), errors=0)
@@ -104,8 +108,11 @@ class Toolbox:
             for place, call in enumerate(said.calls)
         )
         self.made += len(calls)
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(self._answer(call, place)) for place, call in enumerate(calls)]
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(self._answer(call, place)) for place, call in enumerate(calls)]
+        except ExceptionGroup as failures:
+            raise failures.exceptions[0] from None
         answers = [task.result() for task in tasks]
         contents = {call.id: content for call, (content, _) in zip(calls, answers, strict=True)}
         return Used(
@@ -124,6 +131,8 @@ class Toolbox:
             return self._cut(await call_within(self._tool(call), _read_arguments(call), self._seconds)), False
         except ToolError as error:
             return self._cut(f"error: {error}"), True
+        except EpisodeError:
+            raise
         except (Exception, SystemExit, asyncio.CancelledError) as error:  # user code: the model reads what went wrong
             task = asyncio.current_task()
             if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
