@@ -37,6 +37,18 @@ async def test_a_member_may_be_in_a_group_twice(mesh: Mesh) -> None:
     assert await mesh.group([counter, counter]).ask.add(1) == [1, 2]
 
 
+async def test_members_that_are_idle_busy_and_new_all_answer(mesh: Mesh) -> None:
+    idle, new, busy, idle_too, new_too = logs = [await mesh.spawn(Log) for _ in range(5)]
+    for log in (idle, busy, idle_too):
+        await log.note("served")
+    holding = asyncio.create_task(busy.hold())
+    await busy.wait_for("hold begins")
+    asking = asyncio.create_task(mesh.group(logs).options(timeout=5.0).ask.read())
+    assert await mesh.group([new, idle, new_too]).options(timeout=5.0).ask.read() == [[], ["served"], []]
+    holding.cancel()
+    assert await asking == [["served"], [], ["served", "hold begins", "hold cancelled"], ["served"], []]
+
+
 async def test_an_empty_group_answers_at_once(mesh: Mesh) -> None:
     group = mesh.group([])
     assert await group.ask.add(1) == []

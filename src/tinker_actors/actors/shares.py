@@ -168,7 +168,8 @@ def _begin_each(
                 leave_task(loop, task)
             if waits_for is not IDLE or mailbox.broken is not None or mailbox.interrupt is not None:
                 hand_over(mailbox, waits_for)
-            if share.in_hand and share.done:
+            answered, share.in_hand = share.in_hand and share.done, False
+            if answered:
                 if takes_some:
                     sink.answer(index, share.value)
                 else:
@@ -176,7 +177,6 @@ def _begin_each(
                     served += 1
                 share.done = False
                 continue
-            share.in_hand = False
         if not share.done:
             begun.append((mailbox, share))
         share = Share(sink, 0, of)
