@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from zoo import Walker
+from company_zoo import Walker
 
 from tinker_actors.actors import (
     Barrier,

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from zoo import Chain, Counter, DiesTwice, Echo, Fragile, Greeter, Log, Parent
+from company_zoo import DiesTwice, Greeter
+from zoo import Chain, Counter, Echo, Fragile, Log, Parent
 
 from tinker_actors.actors import (
     ActorDiedError,

@@ -7,7 +7,8 @@ import os
 import signal
 
 import pytest
-from zoo import Counter, Family, Fragile, Log, Parent
+from company_zoo import Family
+from zoo import Counter, Fragile, Log, Parent
 
 from tinker_actors.actors import (
     ActorDiedError,
