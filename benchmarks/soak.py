@@ -130,8 +130,13 @@ async def soak(minutes: float, actors: int, seed: int) -> dict[str, Any]:
     restart = RestartPolicy(max_restarts=1_000_000, within=60.0, backoff=0.01, backoff_max=0.05)
     async with Mesh(nodes=NODES, restart=restart, name="soak") as mesh:
         folder = mesh.folder
-        spawning = [mesh.spawn(Worker, node=index % NODES, restart=restart) for index in range(actors)]
-        everyone: list[Any] = [await spawn for spawn in spawning]
+        everyone: list[Any] = [None] * actors
+
+        async def spawn(first: int) -> None:
+            for index in range(first, actors, CLIENTS):
+                everyone[index] = await mesh.spawn(Worker, node=index % NODES, restart=restart)
+
+        await asyncio.gather(*(spawn(first) for first in range(CLIENTS)))
         for ref in everyone[:NODES]:  # the first large message opens descriptors of pyzmq's that stay
             await ref.swallow(bytes(300_000))
         began = time.monotonic()
@@ -144,11 +149,12 @@ async def soak(minutes: float, actors: int, seed: int) -> dict[str, Any]:
             group.create_task(memory(mesh, samples, began, until))
         counts: Counter[str] = Counter()
         twice = 0
-        for ref in everyone:
-            read = await ref.options(timeout=60.0).read()
-            twice += read["twice"]
-            if ref.address.node in SAFE:
-                counts.update(read)
+        for start in range(0, actors, CLIENTS):
+            some = everyone[start : start + CLIENTS]
+            for ref, read in zip(some, await mesh.group(some).options(timeout=60.0).ask.read(), strict=True):
+                twice += read["twice"]
+                if ref.address.node in SAFE:
+                    counts.update(read)
         children = [psutil.Process(pid) for pid in mesh.pids.values()]
     _, alive = psutil.wait_procs(children, timeout=5)
     return {
