@@ -14,6 +14,7 @@ from tinker_actors.errors import ConfigError
 NAMES = "abcdefghijklmnopqrstuvwxyz0123456789ABCDEFGHIJKLM"
 """What free squares are called, row by row; the stones' letters X and O are not among them."""
 LARGEST = 7
+VIEWS = ("board", "stones")
 
 
 class Gomoku(Environment):
@@ -22,6 +23,8 @@ class Gomoku(Environment):
     Args:
         size: Rows and columns of the board.
         line: How many stones in a row win.
+        view: How a seat sees the board: a `board` of rows, free squares by their names, or the `stones` alone, such as
+            `XagOm`: shorter, and easier for tiny models.
         skill: The share of demonstrated moves that are those of `scripted` at its best; the others are any free square.
         explain: Whether a seat's first observation begins with the rules.
     """
@@ -30,12 +33,16 @@ class Gomoku(Environment):
     turn_order = TurnOrder.TURN_BASED
     forfeit_rule = Forfeit.LOSS
 
-    def __init__(self, size: int = 5, line: int = 4, skill: float = 0.3, explain: bool = False) -> None:
+    def __init__(
+        self, size: int = 5, line: int = 4, view: str = "board", skill: float = 0.3, explain: bool = False
+    ) -> None:
         if not 2 <= line <= size <= LARGEST:
             raise ConfigError(f"size is {size} and line is {line}; 2 <= line <= size <= {LARGEST} is needed")
+        if view not in VIEWS:
+            raise ConfigError(f"view is {view!r}; one of {', '.join(VIEWS)} is needed")
         if not 0 <= skill <= 1:
             raise ConfigError(f"skill is {skill}; a share from 0 to 1 is needed")
-        self.size, self.line, self.skill, self.explain = size, line, skill, explain
+        self.size, self.line, self.view, self.skill, self.explain = size, line, view, skill, explain
         self.max_turns = size * size
 
     def reset(self, seed: int) -> dict[str, str]:
@@ -68,23 +75,49 @@ class Gomoku(Environment):
         return "".join(name if not owner else "X" if owner == seat else "O" for name, owner in self.board.items())
 
     def _observation(self, seat: str) -> dict[str, str]:
-        view = self._view(seat)
-        rows = "\n".join(view[at : at + self.size] for at in range(0, len(view), self.size))
         rules = self._rules() if self.explain and seat not in self.shown else ""
         self.shown.add(seat)
-        return {seat: rules + rows}
+        return {seat: rules + written(self._view(seat), self.view)}
 
     def _rules(self) -> str:
         return (
-            f"Gomoku: X is yours, O is your opponent's, and anything else names a free square. {self.line} in a row, "
-            "straight or diagonal, win. Answer with the name of a free square.\n"
+            f"Gomoku on {self.size} by {self.size}, squares named row by row from {NAMES[0]}: X is yours, O is your "
+            f"opponent's. {self.line} in a row, straight or diagonal, win. Answer with the name of a free square{RULED}"
         )
 
 
-def scripted(messages: Sequence[Message], rng: random.Random, line: int = 4, skill: float = 1.0) -> str:
+RULED = ".\n"
+"""How the rules end."""
+
+
+def scripted(messages: Sequence[Message], rng: random.Random, size: int = 5, line: int = 4, skill: float = 1.0) -> str:
     """Plays a seat: with probability `skill` the best move that is seen one ahead, else any free square."""
-    rows = messages[-1].content.rpartition(".\n")[2].split("\n")  # the rules, where they stand first, end so
-    return move("".join(rows), line, skill, rng)
+    return move(read(messages[-1].content, size), line, skill, rng)
+
+
+def written(squares: str, view: str) -> str:
+    """The squares as an observation.
+
+    >>> written("XbcO", "board"), written("XbcO", "stones")
+    ('Xb\\ncO', 'XaOd')
+    """
+    if view == "board":
+        size = int(len(squares) ** 0.5)
+        return "\n".join(squares[at : at + size] for at in range(0, len(squares), size))
+    return "".join(stone + "".join(NAMES[at] for at, seen in enumerate(squares) if seen == stone) for stone in "XO")
+
+
+def read(observation: str, size: int) -> str:
+    """The squares of an observation, after the rules where it begins with them.
+
+    >>> read("Xb\\ncO", 2), read("XaOd", 2)
+    ('XbcO', 'XbcO')
+    """
+    shown = observation.rpartition(RULED)[2]
+    if "\n" in shown:
+        return shown.replace("\n", "")
+    own, _, theirs = shown.removeprefix("X").partition("O")
+    return "".join("X" if name in own else "O" if name in theirs else name for name in NAMES[: size**2])
 
 
 def move(view: str, line: int, skill: float, rng: random.Random) -> str:

@@ -12,17 +12,21 @@ from tinker_actors.errors import ConfigError
 
 LINES = ((0, 1, 2), (3, 4, 5), (6, 7, 8), (0, 3, 6), (1, 4, 7), (2, 5, 8), (0, 4, 8), (2, 4, 6))
 FREE = "123456789"
+VIEWS = ("board", "stones")
 RULES = (
-    "Tic-tac-toe: X is yours, O is your opponent's, and a digit is a free square. Three in a row win. Answer with the "
-    "digit of a free square.\n"
+    "Tic-tac-toe: X is yours, O is your opponent's, and the squares are 1 to 9, row by row. Three in a row win. Answer "
+    "with the digit of a free square.\n"
 )
 
 
 class TicTacToe(Environment):
     """Each seat sees the board as its own: `X` is always the one who looks. Who begins comes from the task's seed.
 
-    `skill` is the share of demonstrated moves that are optimal; the others are any free square. With `explain` a
-    seat's first observation begins with the rules.
+    Args:
+        view: How a seat sees the board: a `board` of three rows, free squares by their digits, or the `stones` alone,
+            such as `X15O9`: shorter, and easier for tiny models.
+        skill: The share of demonstrated moves that are optimal; the others are any free square.
+        explain: Whether a seat's first observation begins with the rules.
     """
 
     seats = ("player", "opponent")
@@ -30,10 +34,12 @@ class TicTacToe(Environment):
     forfeit_rule = Forfeit.LOSS
     max_turns = 9
 
-    def __init__(self, skill: float = 0.3, explain: bool = False) -> None:
+    def __init__(self, view: str = "board", skill: float = 0.3, explain: bool = False) -> None:
+        if view not in VIEWS:
+            raise ConfigError(f"view is {view!r}; one of {', '.join(VIEWS)} is needed")
         if not 0 <= skill <= 1:
             raise ConfigError(f"skill is {skill}; a share from 0 to 1 is needed")
-        self.skill, self.explain = skill, explain
+        self.view, self.skill, self.explain = view, skill, explain
 
     def reset(self, seed: int) -> dict[str, str]:
         """An empty board; the seed says who begins."""
@@ -66,21 +72,45 @@ class TicTacToe(Environment):
         return "".join(square if not owner else "X" if owner == seat else "O" for square, owner in self.board.items())
 
     def _observation(self, seat: str) -> dict[str, str]:
-        view = self._view(seat)
-        rows = "\n".join((view[:3], view[3:6], view[6:]))
         rules = RULES if self.explain and seat not in self.shown else ""
         self.shown.add(seat)
-        return {seat: rules + rows}
+        return {seat: rules + written(self._view(seat), self.view)}
 
 
 def optimal(messages: Sequence[Message], rng: random.Random) -> str:
     """Plays a seat: any of the moves that keep what the board is worth. It never loses."""
-    return rng.choice(best_moves(messages[-1].content[-11:].replace("\n", "")))
+    return rng.choice(best_moves(read(messages[-1].content)))
 
 
 def anything(messages: Sequence[Message], rng: random.Random) -> str:
     """Plays a seat: any free square."""
-    return rng.choice(free(messages[-1].content[-11:].replace("\n", "")))
+    return rng.choice(free(read(messages[-1].content)))
+
+
+def written(squares: str, view: str) -> str:
+    """The nine squares as an observation.
+
+    >>> written("X234O678O", "stones")
+    'X1O59'
+    """
+    if view == "board":
+        return "\n".join((squares[:3], squares[3:6], squares[6:]))
+    return "".join(
+        stone + "".join(name for name, seen in zip(FREE, squares, strict=True) if seen == stone) for stone in "XO"
+    )
+
+
+def read(observation: str) -> str:
+    """The nine squares of an observation, after the rules where it begins with them.
+
+    >>> read("X1O59")
+    'X234O678O'
+    """
+    shown = observation.removeprefix(RULES)
+    if "\n" in shown:
+        return shown.replace("\n", "")
+    own, _, theirs = shown.removeprefix("X").partition("O")
+    return "".join("X" if name in own else "O" if name in theirs else name for name in FREE)
 
 
 def wins(view: str, stone: str) -> bool:

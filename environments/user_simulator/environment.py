@@ -16,7 +16,7 @@ class UserSimulator(Environment):
     """A dialogue to fill slots. The user's wish is the task's; wording and patience are the episode's own luck.
 
     The user begins with a part of the wish. `size?`, `drink?` and `place?` are answered; `order large tea here` ends
-    the dialogue and earns the share of slots that are right, less `cost` for every question.
+    the dialogue; it earns 1 if all of it is right, less `cost` for every question.
 
     Args:
         told: How many slots the first message may give away at most.
@@ -54,13 +54,13 @@ class UserSimulator(Environment):
         words = action.split()
         if len(words) == len(MENU) + 1 and words[0] == "order":
             right = sum(word == wanted for word, wanted in zip(words[1:], self.wish.values(), strict=True))
-            metrics = {"invalid": 0.0, "satisfied": float(right == len(MENU))}
-            return Step(reward=right / len(MENU) - self.spent, terminated=True, metrics=metrics)
+            metrics = {"invalid": 0.0, "satisfied": float(right == len(MENU)), "slots": right / len(MENU)}
+            return Step(reward=float(right == len(MENU)) - self.spent, terminated=True, metrics=metrics)
         slot = action.strip().removesuffix("?")
         if slot not in MENU or not action.strip().endswith("?"):
-            return Step(reward=-0.5, terminated=True, metrics={"invalid": 1.0, "satisfied": 0.0})
+            return Step(reward=-0.5, terminated=True, metrics={"invalid": 1.0, "satisfied": 0.0, "slots": 0.0})
         if self.left == 0:
-            return Step(terminated=True, metrics={"invalid": 0.0, "satisfied": 0.0})
+            return Step(terminated=True, metrics={"invalid": 0.0, "satisfied": 0.0, "slots": 0.0})
         self.left -= 1
         self.spent += self.cost * (2 if slot in self.known else 1)
         self.known.add(slot)

@@ -95,6 +95,27 @@ def test_each_seat_sees_its_own_stones_as_x_and_all_free_squares_have_names_of_t
     assert environment.max_turns == 49
 
 
+@pytest.mark.parametrize("size", range(2, 8))
+@pytest.mark.parametrize("view", ["board", "stones"])
+def test_an_observation_tells_everything_about_the_position(size, view):
+    module, rng = module_of("gomoku"), random.Random(size)
+    rules = fresh("gomoku", size=size, line=2)[0]._rules()
+    for _ in range(50):
+        squares = "".join(rng.choice((name, name, "X", "O")) for name in NAMES[: size**2])
+        shown = module.written(squares, view)
+        assert module.read(shown, size) == module.read(rules + shown, size) == squares
+
+
+def test_the_stones_alone_are_shown_if_asked_for():
+    environment, observation = fresh("gomoku", view="stones")
+    ((seat, shown),) = observation.items()
+    other = environment.seats[seat == FIRST]
+    assert shown == "XO"
+    assert environment.step({seat: "m"}).observation == {other: "XOm"}
+    assert environment.step({other: "a"}).observation == {seat: "XmOa"}
+    assert environment.step({seat: "c"}).observation == {other: "XaOcm"}
+
+
 def test_the_task_says_who_begins():
     begins = [next(iter(fresh("gomoku", seed=seed, luck=luck)[1])) for seed in range(100) for luck in range(2)]
     assert begins[::2] == begins[1::2]
@@ -124,19 +145,22 @@ def test_the_scripted_player_wins_and_stops_where_it_can(board, best):
 
 def test_the_scripted_player_minds_the_length_of_a_line():
     scripted = module_of("gomoku").scripted
-    assert {scripted(said("XXcd\nefgh\nijkl\nmnop"), random.Random(luck), line=3) for luck in range(50)} == {"c"}
+    assert {scripted(said("XXcd\nefgh\nijkl\nmnop"), random.Random(luck), size=4, line=3) for luck in range(50)} == {
+        "c"
+    }
 
 
 async def test_a_skilled_script_beats_one_without():
     scripted = module_of("gomoku").scripted
     won = []
     for number in range(60):
+        view = ("board", "stones")[number % 2]
         rng = random.Random(number)
         agents = {
             FIRST: ScriptedAgent(lambda messages, rng=rng: scripted(messages, rng)),
             SECOND: ScriptedAgent(lambda messages, rng=rng: scripted(messages, rng, skill=0.0)),
         }
-        environment = load_environment("gomoku")()
+        environment = load_environment("gomoku", view=view)()
         episode = await run_episode(environment, agents, task=Task(environment="gomoku", seed=number), id="e", seed=1)
         assert episode.end is EpisodeEnd.TERMINATED
         won.append(next(entry.reward for entry in episode.trajectories if entry.seat == FIRST))
@@ -150,7 +174,7 @@ def test_demonstrations_are_as_good_as_they_say(skill, least, most):
     assert least <= sum(environment.demonstrate(FIRST) == "e" for _ in range(300)) <= most
 
 
-@pytest.mark.parametrize("options", [{"size": 8}, {"line": 6}, {"line": 1}, {"skill": 1.5}])
+@pytest.mark.parametrize("options", [{"size": 8}, {"line": 6}, {"line": 1}, {"skill": 1.5}, {"view": "picture"}])
 def test_options_that_cannot_work_are_refused(options):
     with pytest.raises(ConfigError, match=" is "):
         load_environment("gomoku", **options)()

@@ -104,6 +104,23 @@ def test_the_rules_come_once_per_seat_if_asked_for():
 BEGINS_OF = {FIRST: (FIRST, SECOND), SECOND: (SECOND, FIRST)}
 
 
+@pytest.mark.parametrize("view", ["board", "stones"])
+def test_an_observation_tells_everything_about_the_position(view):
+    module = module_of("tic_tac_toe")
+    for own, theirs in positions():
+        squares = "".join("X" if name in own else "O" if name in theirs else name for name in "123456789")
+        shown = module.written(squares, view)
+        assert module.read(shown) == module.read(module.RULES + shown) == squares
+
+
+def test_the_stones_alone_are_shown_if_asked_for():
+    environment, observation = fresh("tic_tac_toe", seed=BEGINS[SECOND], view="stones")
+    assert observation == {SECOND: "XO"}
+    assert environment.step({SECOND: "5"}).observation == {FIRST: "XO5"}
+    assert environment.step({FIRST: "1"}).observation == {SECOND: "X5O1"}
+    assert environment.step({SECOND: "3"}).observation == {FIRST: "X1O35"}
+
+
 def test_best_play_from_the_empty_board_is_a_draw_and_every_opening_keeps_it():
     module = module_of("tic_tac_toe")
     assert module.value("123456789") == 0
@@ -123,7 +140,8 @@ async def test_the_optimal_player_never_loses_and_beats_one_that_plays_anything(
             FIRST: ScriptedAgent(lambda messages, rng=rng: module.optimal(messages, rng)),
             SECOND: ScriptedAgent(lambda messages, rng=rng: module.anything(messages, rng)),
         }
-        environment = load_environment("tic_tac_toe", explain=bool(number % 2))()
+        view = ("board", "stones")[number // 2 % 2]
+        environment = load_environment("tic_tac_toe", view=view, explain=bool(number % 2))()
         task = Task(environment="tic_tac_toe", seed=number)
         episode = await run_episode(environment, agents, task=task, id="e", seed=number)
         assert episode.end is EpisodeEnd.TERMINATED
@@ -146,7 +164,7 @@ def test_demonstrations_are_as_good_as_they_say(skill, least, most):
     assert least <= sum(environment.demonstrate(FIRST) == "5" for _ in range(300)) <= most
 
 
-@pytest.mark.parametrize("skill", [-0.1, 1.1])
-def test_a_skill_that_is_no_share_is_refused(skill):
-    with pytest.raises(ConfigError, match="skill is"):
-        load_environment("tic_tac_toe", skill=skill)()
+@pytest.mark.parametrize("options", [{"skill": -0.1}, {"skill": 1.1}, {"view": "picture"}])
+def test_options_that_cannot_work_are_refused(options):
+    with pytest.raises(ConfigError, match=" is "):
+        load_environment("tic_tac_toe", **options)()
