@@ -9,23 +9,34 @@ from tinker_actors.errors import ConfigError
 
 
 class Arithmetic(Environment):
-    """`a+b=` with numbers of at most `digits` digits; reward 1 for the exact sum."""
+    """`a+b=` with numbers of at most `digits` digits; reward 1 for the exact sum.
+
+    Args:
+        digits: Of each number at most.
+        noise: The share of demonstrations that are a random number of the right size.
+        held_out: Every so many-th question is asked by evaluations alone, and they ask no other; with 0 they ask the
+            same ones as training.
+    """
 
     max_turns = 1
 
-    def __init__(self, digits: int = 1, noise: float = 0.7) -> None:
-        """`noise` is the share of demonstrations that are a random number of the right size."""
+    def __init__(self, digits: int = 1, noise: float = 0.7, held_out: int = 0) -> None:
         if digits < 1:
             raise ConfigError(f"digits is {digits}; at least 1 is needed")
         if not 0 <= noise <= 1:
             raise ConfigError(f"noise is {noise}; a share between 0 and 1 is needed")
+        if held_out != 0 and held_out < 3:
+            raise ConfigError(f"held_out is {held_out}; at least 3 is needed, or 0")
         self.limit = 10**digits
-        self.noise = noise
+        self.noise, self.held_out = noise, held_out
 
     def reset(self, seed: int) -> str:
         """Draw the two numbers from the task's seed."""
         task = random.Random(seed)
-        a, b = task.randrange(self.limit), task.randrange(self.limit)
+        while True:
+            a, b = task.randrange(self.limit), task.randrange(self.limit)
+            if not self.held_out or ((a + 2 * b) % self.held_out == 0) == self.evaluating:
+                break
         self.total = a + b
         return f"{a}+{b}="
 

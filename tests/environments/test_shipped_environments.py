@@ -43,6 +43,19 @@ def test_arithmetic_takes_its_task_from_the_seed_and_its_size_from_the_option():
     assert len({fresh("arithmetic", seed=seed, digits=3)[1] for seed in range(20)}) > 15
 
 
+@pytest.mark.parametrize("held_out", [3, 5, 10])
+def test_arithmetic_never_trains_on_the_questions_of_evaluations(held_out):
+    def asked(evaluating):
+        environment = load_environment("arithmetic", held_out=held_out)()
+        environment.rng, environment.evaluating = random.Random(0), evaluating
+        return {environment.reset(seed) for seed in range(3000)}
+
+    training, evaluation = asked(False), asked(True)
+    assert not training & evaluation
+    assert len(training | evaluation) == 100
+    assert abs(len(evaluation) - 100 / held_out) < 1
+
+
 def test_arithmetic_demonstrates_the_sum_as_often_as_it_says():
     environment, _ = fresh("arithmetic", seed=5, noise=0.5, digits=2)
     right = sum(environment.demonstrate() == str(environment.total) for _ in range(400))
@@ -158,6 +171,7 @@ def test_digits_shares_the_image_within_a_group_and_demonstrates_with_noise():
         ("digits", {"held_out": 1797}),
         ("arithmetic", {"digits": 0}),
         ("arithmetic", {"noise": 2.0}),
+        ("arithmetic", {"held_out": 2}),
         ("number_guess", {"low": 5, "high": 4}),
         ("number_guess", {"guesses": 0}),
         ("last_word", {"shortest": 4, "longest": 3}),
