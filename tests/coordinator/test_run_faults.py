@@ -114,7 +114,7 @@ async def test_the_coordinators_own_end_wakes_every_waiter(means, phase):
 
 
 async def killed(victim, phase):
-    """A process is killed that holds a policy's loop, which waits or works, or the coordinator; the line that says so."""
+    """A process is killed that holds the loop of a policy, which waits or works, or the coordinator."""
     async with Mesh(nodes=2) as mesh:
         nodes = {"waits": {"a": 1}, "works": {"c": 1}, "coordinator": {}}[victim]
         trainers = {policy: await mesh.spawn(Trainer, policy, node=nodes.get(policy, 0)) for policy in "abc"}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from tinker_actors.coordinator.clock import EpisodeClock, SeatLateError
 from tinker_actors.data import Message, Turn, TurnEnd
@@ -54,27 +54,20 @@ class Barrier:
         self._seconds = seconds
         self.waiting_for: Mapping[str, tuple[Message, ...]] = {}
 
-    def act(self, observations: Mapping[str, tuple[Message, ...]]) -> Awaitable[dict[str, Answer]]:
-        """Let each seat answer its observation, all at the same time; to be awaited, until all have.
+    async def act(self, observations: Mapping[str, tuple[Message, ...]]) -> dict[str, Answer]:
+        """Let each seat answer its observation, all at the same time; return once all have.
 
         Raises:
             SeatFailedError: One failed. The others have been cancelled and have ended by then.
             TimeoutError: A limit was passed.
         """
-        self.waiting_for = observations
-        if len(observations) > 1:
-            return self._answer_together(observations)
-        # A turn-based game opens a barrier for one seat at a time: a task of its own would buy nothing.
-        ((seat, messages),) = observations.items()
-        return self._answer(seat, messages)
-
-    async def _answer_together(self, observations: Mapping[str, tuple[Message, ...]]) -> dict[str, Answer]:
         waiting_for = self.waiting_for = dict(observations)
 
         async def answer(seat: str, messages: tuple[Message, ...]) -> Answer:
             given = await self._answer(seat, messages)
+            self._clock.check()
             del waiting_for[seat]
-            return given[seat]
+            return given
 
         try:
             async with asyncio.TaskGroup() as group:
@@ -84,19 +77,16 @@ class Barrier:
             raise first from first.__cause__
         return {seat: task.result() for seat, task in tasks.items()}
 
-    async def _answer(self, seat: str, messages: tuple[Message, ...]) -> dict[str, Answer]:
+    async def _answer(self, seat: str, messages: tuple[Message, ...]) -> Answer:
         # The boundary to the agents: whatever one raises is that seat's failure.
         try:
             call = self._agents[seat].act(messages)
             given = await (self._clock.within(self._seconds[seat], call) if seat in self._seconds else call)
-            answer = (given, (written_turn(messages, given),)) if type(given) is str else as_answer(messages, given)
+            return as_answer(messages, given)
         except (Exception, SystemExit, asyncio.CancelledError) as error:
             if isinstance(error, asyncio.CancelledError) and is_cancelled():
                 raise
             raise SeatFailedError(seat, error) from error
-        if self._clock.bounded:
-            self._clock.check()
-        return {seat: answer}
 
 
 def as_answer(messages: Sequence[Message], given: object) -> Answer:
@@ -105,10 +95,10 @@ def as_answer(messages: Sequence[Message], given: object) -> Answer:
     Raises:
         EpisodeError: It is neither an action nor text.
     """
-    if isinstance(given, Action):
-        return given.text, given.turns
     if isinstance(given, str):
         return given, (written_turn(messages, given),)
+    if isinstance(given, Action):
+        return given.text, given.turns
     raise EpisodeError(f"act returned {given!r} ({type(given).__name__}); an Action or its text is needed")
 
 

@@ -24,13 +24,13 @@ class EpisodeClock:
     """For one episode, which is played within it as an async context; past a limit it raises `TimeoutError` there."""
 
     def __init__(self) -> None:
+        self._time = asyncio.get_running_loop().time
         self._timeout = asyncio.timeout(None)
-        self._turn: float | None = None
-        self._whole: float | None = None
+        self._turn = self._whole = math.inf  # seconds; when the limit of the episode passes
+        self._due = math.inf  # when the next limit passes, if the clock is not stopped until then
         self._running = False
         self._stops = 0
         self._stopped_at = 0.0
-        self._due: float | None = None  # while it is stopped
         self._seats: dict[asyncio.Timeout, float] = {}  # when the limit of a seat that is to answer passes
         self.bounded = False
         """Whether a turn or the episode has a limit."""
@@ -43,33 +43,27 @@ class EpisodeClock:
     @property
     def is_over(self) -> bool:
         """Whether the limit of the whole episode was passed."""
-        return self.expired and self._whole is not None and asyncio.get_running_loop().time() >= self._whole
+        return self._time() >= self._whole and self.expired
 
     def limit(self, limits: EpisodeLimits) -> None:
         """Set the limits; the episode begins now."""
-        self._turn = limits.turn_seconds
+        self._turn = limits.turn_seconds or math.inf
         if limits.episode_seconds is not None:
-            self._whole = asyncio.get_running_loop().time() + limits.episode_seconds
-        self.bounded = self._turn is not None or self._whole is not None
+            self._whole = self._time() + limits.episode_seconds
+        self.bounded = self._turn < math.inf or self._whole < math.inf
+        self._due = -math.inf
 
     def next_turn(self) -> None:
         """Where there are limits: move the deadline to the end of the turn that begins, or of the episode if sooner."""
-        now = asyncio.get_running_loop().time()
-        standing = self._due if self._stops else self._timeout.when()
-        if self._turn is None:
-            wanted = self._whole
-        elif standing is not None and standing >= min(now + self._turn, self._whole or math.inf):
-            return
-        else:
-            wanted = min(now + self._turn * (1 + _SLACK), self._whole or math.inf)
-        if self._stops:
-            self._due = wanted
-        elif wanted != standing:
-            self._timeout.reschedule(wanted)
+        now = self._time()
+        if self._due < now + self._turn and self._due < self._whole:
+            self._due = min(now + self._turn * (1 + _SLACK), self._whole)
+            if not self._stops:
+                self._move(self._due)
 
     def check(self) -> None:
         """Raise `TimeoutError` if a limit was passed, which code that caught its cancellation may hide."""
-        if self.expired:
+        if self._time() >= self._due and self.expired:  # the time is quicker to look up
             raise TimeoutError
 
     async def within(self, seconds: float, answer: Awaitable[T]) -> T:
@@ -85,7 +79,7 @@ class EpisodeClock:
         timeout = asyncio.timeout(None)
         try:
             async with timeout:
-                begins = self._stopped_at if self._stops else asyncio.get_running_loop().time()
+                begins = self._stopped_at if self._stops else self._time()
                 self._seats[timeout] = begins + seconds
                 if not self._stops:
                     timeout.reschedule(begins + seconds)
@@ -105,8 +99,8 @@ class EpisodeClock:
         """Within it no time passes for the episode. May be entered by several of its seats at once."""
         self._stops += 1
         if self._stops == 1:
-            self._stopped_at, self._due = asyncio.get_running_loop().time(), self._timeout.when()
-            self._move(None)
+            self._stopped_at = self._time()
+            self._move(math.inf)
             for timeout in self._seats:
                 if not timeout.expired():
                     timeout.reschedule(None)
@@ -115,21 +109,20 @@ class EpisodeClock:
         finally:
             self._stops -= 1
             if not self._stops:
-                self._resume(asyncio.get_running_loop().time() - self._stopped_at)
+                self._resume(self._time() - self._stopped_at)
 
     def _resume(self, waited: float) -> None:
-        if self._whole is not None:
-            self._whole += waited
-        if self._due is not None:
-            self._move(self._due + waited)
+        self._whole += waited
+        self._due += waited
+        self._move(self._due)
         for timeout, due in self._seats.items():
             self._seats[timeout] = due + waited
             if not timeout.expired():
                 timeout.reschedule(due + waited)
 
-    def _move(self, when: float | None) -> None:
+    def _move(self, when: float) -> None:
         if self._running and not self.expired:
-            self._timeout.reschedule(when)
+            self._timeout.reschedule(when if when < math.inf else None)
 
     async def __aenter__(self) -> EpisodeClock:
         await self._timeout.__aenter__()

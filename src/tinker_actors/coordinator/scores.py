@@ -21,7 +21,8 @@ class Scores:
         """A seat has acted."""
         self._turns[seat] += turns
         rewards = self._rewards[seat]
-        rewards += [turn.reward for turn in turns]
+        for turn in turns:
+            rewards.append(turn.reward)
         if self._early:
             rewards[-1] += self._early.pop(seat, 0.0)
 
