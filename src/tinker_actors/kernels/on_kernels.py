@@ -96,7 +96,18 @@ def _without_gradients(
     call: _Call, ys_TO: Sequence[Tensor], x_TI: Tensor, weights: Sequence[Tensor], path: Path
 ) -> list[Tensor]:
     """Launch what only computes forward."""
-    launcher = call.launcher(x_TI, weights)
+    return launch_residual(call.launcher(x_TI, weights), ys_TO, x_TI, path)
+
+
+def launch_residual(launcher: Launcher, ys_TO: Sequence[Tensor], x_TI: Tensor, path: Path) -> list[Tensor]:
+    """Add the residual of a launcher's adapters to `ys_TO` in place; without gradients.
+
+    Args:
+        launcher: For these rows.
+        ys_TO: One to three projections' outputs.
+        x_TI: Their input.
+        path: Decode or prefill.
+    """
     x_TI = x_TI if fits(x_TI) else x_TI.contiguous()
     inside = [y_TO if fits(y_TO) else y_TO.contiguous() for y_TO in ys_TO]
     if path is Path.PREFILL:

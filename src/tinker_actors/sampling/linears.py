@@ -12,7 +12,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tinker_actors.sampling.adapter_stacks import LayerStacks, TilePlan
+from tinker_actors.kernels import RowPlan
+from tinker_actors.kernels.backend import backend_for
+from tinker_actors.sampling.adapter_stacks import LayerStacks, Place, TilePlan, plan_tiles, rank_class
+from tinker_actors.sampling.adapter_tables import LayerTables, plan_rows
 
 _WORTH_PACKING = 100_000
 SIBLINGS = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
@@ -20,16 +23,34 @@ SIBLINGS = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 
 
 class Plans:
-    """The tile plans of the forward pass under way, which all layers share.
+    """How adapters are added to all layers of a model, and the plans of the forward pass under way.
+
+    Args:
+        device: Where the layers are. Where kernels run, they add the adapters; else products of tiles do.
 
     Attributes:
         tiles: For the rows of the step.
         head: For the rows whose logits are wanted.
     """
 
-    def __init__(self) -> None:
-        self.tiles: list[TilePlan] = []
-        self.head: list[TilePlan] = []
+    def __init__(self, device: torch.device) -> None:
+        self._device, self._backend = device, backend_for(device)
+        self.tiles: Sequence[TilePlan | RowPlan] = []
+        self.head: Sequence[TilePlan | RowPlan] = []
+
+    def layer(self, inputs: int, outputs: Sequence[int]) -> LayerStacks | LayerTables:
+        """Room for the adapters of layers that read the same input."""
+        if self._backend is not None:
+            return LayerTables(self._backend, self._device, outputs)
+        return LayerStacks(inputs, outputs)
+
+    def of(self, slots: Sequence[int], places: dict[int, Place]) -> Sequence[TilePlan | RowPlan]:
+        """The plans for rows of these adapters."""
+        return plan_tiles(slots, places) if self._backend is None else plan_rows(slots, places)
+
+    def rank_class(self, rank: int) -> int:
+        """Adapters of one class lie together."""
+        return rank_class(rank) if self._backend is None else 0
 
 
 class Product:
@@ -45,7 +66,7 @@ class Product:
         self.outputs = [layer.out_features for layer in layers]
         self.inputs = layers[0].in_features
         self._plans, self.is_head = plans, head
-        self.stacks = LayerStacks(self.inputs, self.outputs)
+        self.stacks = plans.layer(self.inputs, self.outputs)
         weight = layers[0].weight if len(layers) == 1 else torch.cat([layer.weight for layer in layers])
         self._weight = weight.detach()
         self._bias = _joined_bias(layers)
@@ -81,7 +102,7 @@ class Product:
         else:
             y_to = torch.ops.mkldnn._linear_pointwise(x_ti, self._packed, self._bias, "none", [], "")
         for plan in self._plans.head if self.is_head else self._plans.tiles:
-            self.stacks.add(y_to, x_ti, plan)
+            self.stacks.add(y_to, x_ti, plan)  # pyright: ignore[reportArgumentType] - its own kind of plan
         y = y_to.view(*x.shape[:-1], -1)
         return (y,) if len(self.outputs) == 1 else y.split(self.outputs, dim=-1)
 

@@ -18,7 +18,7 @@ from tinker_actors.errors import ModelError
 from tinker_actors.kernels import NO_ADAPTER
 from tinker_actors.models.adapters import Adapter, read_adapter
 from tinker_actors.models.vision import TOWER, Vision
-from tinker_actors.sampling.adapter_stacks import Place, plan_tiles, rank_class
+from tinker_actors.sampling.adapter_stacks import Place
 from tinker_actors.sampling.attention import Span, Step, StepHolder, install, runs_of
 from tinker_actors.sampling.kv_pool import KVPool, LayerShape
 from tinker_actors.sampling.linears import Plans, replace_linears
@@ -73,7 +73,7 @@ class Network:
         self.config: PretrainedConfig = model.config
         self.vocab_size = int(model.config.get_text_config().vocab_size)
         self.dtype = next(model.parameters()).dtype
-        self._plans, self._holder = Plans(), StepHolder()
+        self._plans, self._holder = Plans(next(model.parameters()).device), StepHolder()
         self._adapters: dict[int, Place] = {}
         self._taken: dict[int, set[int]] = {}
         expected = self._try_original()
@@ -106,7 +106,7 @@ class Network:
         """
         if unknown := [path for path in adapter.weights if path not in self._products]:
             raise ModelError(f"{adapter.path} adapts {unknown[0]}, which is not an adaptable layer here")
-        rank = rank_class(max(weights.a.shape[0] for weights in adapter.weights.values()))
+        rank = self._plans.rank_class(max(weights.a.shape[0] for weights in adapter.weights.values()))
         taken = self._taken.setdefault(rank, set())
         index = next(number for number in range(len(taken) + 1) if number not in taken)
         place = Place(rank, index)
@@ -150,8 +150,8 @@ class Network:
         places = [span.start + span.held + number for span in rows.spans for number in range(span.count)]
         slots = [*rows.slots, *([NO_ADAPTER] * padding)]
         if self._adapters:
-            self._plans.tiles = plan_tiles(slots, self._adapters)
-            self._plans.head = plan_tiles([slots[row] for row in some], self._adapters)
+            self._plans.tiles = self._plans.of(slots, self._adapters)
+            self._plans.head = self._plans.of([slots[row] for row in some], self._adapters)
         self._holder.step = Step(
             pool=pool,
             places_t=torch.tensor(places),
