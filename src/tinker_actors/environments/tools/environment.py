@@ -96,6 +96,7 @@ class ToolEnvironment(Environment):
                 if isinstance(outcome, BaseException):
                     raise outcome
                 self._served += outcome
+        await self._put_away()
         self.toolbox = Toolbox(
             [*self.tools(), *self._served], format=self.tool_format, seconds=self.tool_seconds, max_calls=self.max_calls
         )
@@ -125,9 +126,14 @@ class ToolEnvironment(Environment):
         return Step(reward=judged, terminated=True, metrics=self._numbers({}))
 
     async def close(self) -> None:
-        """Disconnect from the servers."""
+        """Close the tools, and disconnect from the servers."""
+        await self._put_away()
         sessions, self._sessions = self._sessions or [], []
         await asyncio.gather(*(session.close() for session in sessions))
+
+    async def _put_away(self) -> None:
+        if (toolbox := vars(self).get("toolbox")) is not None:
+            await toolbox.close()
 
     def _numbers(self, own: Mapping[str, float]) -> dict[str, float]:
         return {**{name: float(count) for name, count in self._counts.items()}, **own}

@@ -56,6 +56,7 @@ class Tool:
         parameters: JSON schema of the arguments, an object.
         call: From the arguments to the result. Anything that it raises becomes a result that says so.
         seconds: How long a call may take; None for the limit of the `Toolbox`.
+        close: Called once when the `Toolbox` is closed.
     """
 
     name: str
@@ -63,6 +64,7 @@ class Tool:
     parameters: Mapping[str, Any]
     call: Callable[[Mapping[str, Any]], Awaitable[Content]]
     seconds: float | None = None
+    close: Callable[[], Awaitable[None]] | None = None
 
     def __post_init__(self) -> None:
         if not _NAME.match(self.name):

@@ -73,6 +73,7 @@ class Toolbox:
                 raise ConfigError(f"there are two tools {made.name!r}; every tool needs a name of its own")
             self.tools[made.name] = made
         self.format.check(self.tools)
+        self._closes = [each.close for each in self.tools.values() if each.close is not None]
         self.made = 0
 
     @property
@@ -92,6 +93,11 @@ class Toolbox:
         if name not in self.tools:
             raise ConfigError(f"there is no tool {name!r}; those there are: {', '.join(self.tools) or 'none'}")
         return self.format.write(name, arguments, self.tools)
+
+    async def close(self) -> None:
+        """Release what the tools hold; each is closed once."""
+        closes, self._closes = self._closes, []
+        await asyncio.gather(*(close() for close in closes))
 
     async def use(self, text: str) -> Used:
         """Make the calls of an action, all at the same time, and answer each of them.
