@@ -9,12 +9,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+import pytest_asyncio
 from bulk_zoo import Store
+from shared_meshes import Shared
 from zoo import Counter, Log
 
 from tinker_actors.actors import CodecError, MailboxFull, Mesh
 
 MIB = 1 << 20
+WAYS: dict[str, tuple[str, dict[str, Any]]] = {
+    "shared memory": ("ipc", {"shared_memory": 512 * MIB}),
+    "chunks": ("ipc", {"shared_memory": 0}),
+    "tcp": ("tcp", {}),
+}
 
 
 def arena_of(mesh: Mesh) -> Any:
@@ -28,15 +35,12 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.002)
 
 
-@pytest.fixture(params=["shared memory", "chunks", "tcp"])
-async def mesh(request: pytest.FixtureRequest) -> AsyncIterator[Mesh]:
-    """Two processes with and without shared memory, and a link as to another host."""
-    if request.param == "tcp":
-        async with Mesh(listen="tcp://127.0.0.1:0") as mesh, Mesh.join(mesh.url or ""):
-            yield mesh
-        return
-    async with Mesh(nodes=2, shared_memory=512 * MIB if request.param == "shared memory" else 0) as mesh:
-        yield mesh
+@pytest_asyncio.fixture(scope="module", loop_scope="module", params=list(WAYS))
+async def shared_mesh(request: pytest.FixtureRequest) -> AsyncIterator[Shared]:
+    """What `mesh` is: two processes with and without shared memory, and a link as to another host."""
+    way = Shared(*WAYS[request.param])
+    yield way
+    await way.close()
 
 
 @pytest.fixture
