@@ -54,7 +54,7 @@ def same(a: Any, b: Any) -> bool:
 
 
 @given(VALUES)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 def test_values_come_back_with_their_exact_types(value: Any) -> None:
     codec = Codec()
     frames: list[Any] = []
