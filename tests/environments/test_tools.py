@@ -3,6 +3,7 @@
 import asyncio
 import json
 import threading
+from pathlib import Path
 from typing import Annotated, Literal
 
 import numpy as np
@@ -11,7 +12,7 @@ from pydantic import BaseModel, Field
 
 from tinker_actors.coordinator import run_episode
 from tinker_actors.data import EpisodeEnd, Image, Message, Task, ToolCall, TurnEnd, rl_datums
-from tinker_actors.environments import PolicyAgent, ScriptedAgent, Step
+from tinker_actors.environments import LiveEnvironment, PolicyAgent, ScriptedAgent, Step, load_environment
 from tinker_actors.environments.tools import PlainFormat, Toolbox, ToolEnvironment, tool, tool_format
 from tinker_actors.errors import ConfigError
 from tinker_actors.models import Renderer, load_tokenizer
@@ -425,3 +426,35 @@ async def test_a_system_message_names_the_tools_where_the_template_does_not():
 async def test_plain_text_adds_nothing_to_the_prompt():
     _, sampler = await played_by_policy(Sums(), "7", template=SHOWS_TOOLS)
     assert sampler.prompts == ["<|user|>4+3=<|end|><|assistant|>"]
+
+
+async def test_plain_methods_that_may_block_run_in_one_thread():
+    class Blocks(Sums):
+        blocking = True
+
+        def begin(self, seed):
+            self.threads = {threading.current_thread()}
+            return "go"
+
+        def answer(self, text):
+            self.threads.add(threading.current_thread())
+            return 1.0
+
+    environment = Blocks()
+    said = iter(["<1>", "7"])
+    await run_episode(environment, {"agent": ScriptedAgent(lambda _: next(said))}, task=TASK, id="e")
+    (thread,) = environment.threads
+    assert thread is not threading.main_thread()
+    await asyncio.to_thread(thread.join, 5)
+    assert not thread.is_alive()
+
+
+async def test_the_example_of_the_documentation_plays_its_demonstrations(tmp_path):
+    page = (Path(__file__).parents[2] / "docs/tools.md").read_text()
+    (tmp_path / "sums.py").write_text(page.partition("```python\n")[2].partition("```")[0])
+    live = LiveEnvironment(load_environment(str(tmp_path / "sums.py"))(), luck=0)
+    await live.reset(3)
+    results = await live.step({"agent": await live.demonstrate("agent")})
+    assert results.observations["agent"][0].role == "tool"
+    assert (await live.step({"agent": await live.demonstrate("agent")})).rewards == {"agent": 1.0}
+    await live.close()

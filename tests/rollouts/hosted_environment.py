@@ -9,7 +9,7 @@ from pathlib import Path
 from tinker_actors.data import ToolList
 from tinker_actors.environments import Environment, Step
 
-FINE, KILLS, HANGS, RAISES = range(4)
+FINE, KILLS, HANGS, RAISES, BLOCKS = range(5)
 
 
 class Hosted(Environment):
@@ -61,6 +61,15 @@ class Together(Hosted):
             observation = environment.reset(seed)
             observations.append(ValueError("no such task") if seed == 9 else f"{len(seeds)} {observation}")
         return observations
+
+
+class Blocking(Hosted):
+    """Its methods are `async`, and one of them never lets the event loop go on."""
+
+    async def step(self, action):
+        if self.trouble == BLOCKS:
+            threading.Event().wait()
+        return super().step(action)
 
 
 class Told(Hosted):

@@ -15,7 +15,7 @@ from tinker_actors.rollouts import RolloutWorker, ScriptedSeat, collect, plan_gr
 from tinker_actors.rollouts.pools import EnvironmentPool
 
 HOSTED = str(Path(__file__).with_name("hosted_environment.py"))
-FINE, KILLS, HANGS, RAISES = range(4)
+FINE, KILLS, HANGS, RAISES, BLOCKS = range(5)
 
 
 def answer(messages):
@@ -78,6 +78,21 @@ async def test_a_process_that_dies_fails_its_own_episodes_with_its_last_words_an
     assert collected.lost == 0
     assert not again.failures
     assert len({episode.metrics["pid"] for episode in again.episodes}) == 2
+
+
+@pytest.mark.slow
+async def test_a_process_whose_event_loop_is_stuck_is_replaced_and_the_others_play_on():
+    limits = EpisodeLimits(turn_seconds=2.0, close_seconds=0.2)
+    async with Mesh(nodes=3) as mesh:
+        player = await worker(mesh, "Blocking", nodes=(1, 2))
+        before = {index: psutil.Process(pid) for index, pid in mesh.pids.items()}
+        collected = await asyncio.wait_for(collect([player], plan(BLOCKS, 10, group_size=1, limits=limits)), 30)
+        assert [bool(group.failed) for group in collected.groups] == [True, False]
+        gone, _ = await asyncio.to_thread(psutil.wait_procs, [before[1]], 20)
+        assert gone
+        assert before[2].is_running()
+        again = await asyncio.wait_for(collect([player], plan(10, 20, 30, step=1)), 30)
+    assert not again.failures
 
 
 async def test_a_stuck_instance_costs_its_own_episode_and_its_process_is_replaced():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import platform
 import signal
 from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass
@@ -45,13 +46,15 @@ class Opened:
         name: Its class's.
         seats: Its own.
         max_turns: Its own.
-        incarnation: The process id of its host.
+        machine: Where its process runs.
+        pid: Of that process.
     """
 
     name: str
     seats: tuple[str, ...]
     max_turns: int
-    incarnation: int
+    machine: str
+    pid: int
 
 
 class EnvironmentHost(Actor):
@@ -83,7 +86,13 @@ class EnvironmentHost(Actor):
         """
         live = await _guarded(self._made(luck, evaluating))
         self._live[episode] = live
-        return Opened(name=live.name, seats=live.seats, max_turns=live.max_turns, incarnation=os.getpid())
+        return Opened(
+            name=live.name,
+            seats=live.seats,
+            max_turns=live.max_turns,
+            machine=platform.node(),
+            pid=os.getpid(),
+        )
 
     @concurrent
     async def reset(self, episode: str, seed: int) -> tuple[Mapping[str, tuple[Message, ...]], dict[str, ToolList]]:

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import platform
+import signal
 import uuid
 from collections.abc import Awaitable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -26,6 +30,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _LOST = (ActorDiedError, ActorStoppedError, NodeDiedError, UnroutableError)
+_TO_END = 5.0  # seconds that a process has to end by itself
 _LOG_TAIL = 300  # characters of a dead process's log that an episode's error shows
 # one stuck or killed instance costs its process one start
 _RESTARTS = RestartPolicy.on_failure(max_restarts=20, within=60.0)
@@ -38,6 +43,7 @@ class _Place:
     host: Any
     episodes: int = 0
     stuck: bool = False
+    process: tuple[str, int] = ("", 0)  # machine and process id, as last heard of
     died: str = ""  # how its last incarnation ended, as far as a call of ours saw it
 
 
@@ -93,6 +99,7 @@ class EnvironmentPool:
             if not again:
                 raise HostedEnvironmentError(place.died) from error
             return await self._open(episode, luck, evaluating, again=False)  # it may have died of another episode
+        place.process = opened.machine, opened.pid
         return HostedEnvironment(self, place, episode, opened, self._environment)
 
     def left(self, place: _Place) -> None:
@@ -107,9 +114,15 @@ class EnvironmentPool:
     async def _end(self, place: _Place) -> None:
         logger.warning("an environment process is ended, because an instance in it didn't close in time")
         try:
-            await place.host.end()
+            async with asyncio.timeout(_TO_END):
+                await place.host.end()
         except _LOST as error:
             place.died = how_it_died(error)
+        except TimeoutError:  # its event loop is blocked as well
+            machine, pid = place.process
+            if machine == platform.node():
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
 
 
 class HostedEnvironment:

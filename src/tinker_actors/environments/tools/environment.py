@@ -37,6 +37,7 @@ from typing import Any, ClassVar
 
 from tinker_actors.data import ToolList
 from tinker_actors.environments.environment import Environment, Step
+from tinker_actors.environments.threads import CallThread
 from tinker_actors.environments.tools.formats import ToolFormat
 from tinker_actors.environments.tools.mcp import McpServer, McpSession
 from tinker_actors.environments.tools.tool import Tool
@@ -64,6 +65,7 @@ class ToolEnvironment(Environment):
     toolbox: Toolbox
     _sessions: list[McpSession] | None = None
     _served: tuple[Tool, ...] = ()
+    _thread: CallThread | None = None
     _ONE_SEAT: ClassVar[str] = "use a Toolbox in an Environment of your own for several seats"
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -77,11 +79,11 @@ class ToolEnvironment(Environment):
 
     @abstractmethod
     def begin(self, seed: int, /) -> Any:
-        """Begin the episode of the task that `seed` names; the first observation. May be `async`."""
+        """Begin the episode of the task that `seed` names; the first observation. May be `async`, or `blocking`."""
 
     @abstractmethod
     def answer(self, text: str, /) -> Any:
-        """Judge an action without calls. May be `async`.
+        """Judge an action without calls. May be `async`, or `blocking`.
 
         Returns:
             The reward, which ends the episode; or a `Step`, which may go on with an observation.
@@ -101,7 +103,7 @@ class ToolEnvironment(Environment):
             [*self.tools(), *self._served], format=self.tool_format, seconds=self.tool_seconds, max_calls=self.max_calls
         )
         self._counts = {"tool_calls": 0, "tool_errors": 0}
-        return await _awaited(self.begin(seed))
+        return await self._asked(self.begin, seed)
 
     def tool_list(self, *args: Any) -> ToolList | None:
         """What the policy is told of the tools."""
@@ -114,7 +116,7 @@ class ToolEnvironment(Environment):
             self._counts["tool_calls"] += len(used.calls)
             self._counts["tool_errors"] += used.errors
             return Step(observation=used.results, metrics=self._numbers({}))
-        judged = await _awaited(self.answer(used.text))
+        judged = await self._asked(self.answer, used.text)
         if isinstance(judged, Step):
             return Step(
                 observation=judged.observation,
@@ -128,8 +130,21 @@ class ToolEnvironment(Environment):
     async def close(self) -> None:
         """Close the tools, and disconnect from the servers."""
         await self._put_away()
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.end()
         sessions, self._sessions = self._sessions or [], []
         await asyncio.gather(*(session.close() for session in sessions))
+
+    async def _asked(self, method: Callable[..., Any], argument: Any) -> Any:
+        """Call a method of the subclass: in a thread if it may block, as `blocking` says."""
+        if self.blocking:
+            if self._thread is None:
+                self._thread = CallThread(f"environment {type(self).__name__}")
+            returned = await self._thread.call(method, argument)
+        else:
+            returned = method(argument)
+        return await returned if inspect.isawaitable(returned) else returned
 
     async def _put_away(self) -> None:
         if (toolbox := vars(self).get("toolbox")) is not None:
@@ -137,7 +152,3 @@ class ToolEnvironment(Environment):
 
     def _numbers(self, own: Mapping[str, float]) -> dict[str, float]:
         return {**{name: float(count) for name, count in self._counts.items()}, **own}
-
-
-async def _awaited(returned: Any) -> Any:
-    return await returned if inspect.isawaitable(returned) else returned

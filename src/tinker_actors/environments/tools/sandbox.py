@@ -261,7 +261,7 @@ def _described(applied: Mapping[str, Any]) -> SandboxReport:
 
 
 def _made_folder() -> tuple[str, int | None]:
-    """A private folder with those of the program, its work and its root in it; the user to run as, if root may choose."""
+    """A private folder with those of program, work and root in it; the user to run as, if root may choose."""
     base = os.path.realpath(tempfile.mkdtemp(prefix="tinker-actors-code-"))
     for name in ("code", "root", "work"):
         Path(base, name).mkdir()
