@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tinker_actors.errors import ConfigError, PolicyError
+from tinker_actors.errors import ConfigError, PolicyError, RunError
 from tinker_actors.scheduler import Phase, RunConfig, RunFolder, RunSummary, check_job, load_config, run_job
 from tinker_actors.training.engine import TrainingEngine
 
@@ -166,6 +166,36 @@ async def test_environments_of_a_run_live_in_the_processes_that_it_gives_them(tm
     pids = {name for name in observer.steps[1] if "pid-" in name}
     assert len(pids) == 2
     assert not any(name.endswith(f"pid-{os.getpid()}") for name in pids)
+
+
+async def test_episodes_that_fail_are_played_again_as_often_as_configured_and_counted(tmp_path: Path):
+    (tmp_path / "flaky.py").write_text(
+        "from pathlib import Path\n"
+        "from tinker_actors import Environment, Step\n"
+        "class Flaky(Environment):\n"
+        "    def reset(self, seed):\n"
+        "        self.tried = Path(__file__).with_name(f'{seed}-{self.rng.random()}')\n"
+        "        return 'go'\n"
+        "    def step(self, action):\n"
+        "        if not self.evaluating and not self.tried.exists():\n"
+        "            self.tried.touch()\n"
+        "            raise OSError('not yet')\n"
+        "        return Step(terminated=True)\n"
+    )
+    for retries, failed in (("1", 0.0), ("0", 8.0)):
+        config = small(
+            tmp_path,
+            *("--environment.name", str(tmp_path / "flaky.py"), "--warmup.method", "none", "--trainer.steps", "1"),
+            *("--rollouts.failed-retries", retries, "--seed", retries, "--output", str(tmp_path / retries)),
+        )
+        observer = Recorder()
+        run = run_job(config, RunFolder.create(config), observer)
+        if failed:
+            with pytest.raises(RunError, match=r"all 8 episodes of step 1 failed: flaky: .*OSError: not yet"):
+                await run
+        else:
+            await run
+            assert observer.steps[1]["retried"] == 8.0
 
 
 @pytest.mark.parametrize(
