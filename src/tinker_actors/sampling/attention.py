@@ -155,6 +155,54 @@ class StepHolder:
         self.step: Step | None = None
         self.shapes: dict[int, tuple[int, int, int]] | None = None
 
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of keys and values."""
+        assert self.step is not None
+        return self.step.pool.dtype
+
+    def attend(
+        self,
+        layer: int,
+        query_thd: Tensor,
+        keys_tgd: Tensor,
+        values_tgd: Tensor,
+        *,
+        scaling: float | None = None,
+        window: int | None = None,
+        softcap: float | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> Tensor:
+        """Write the new keys and values of a layer, then attend within each sequence, in the pool's dtype.
+
+        Args:
+            layer: Its index.
+            query_thd: Queries of all rows, padding included.
+            keys_tgd: Keys of the same rows.
+            values_tgd: Their values.
+            scaling: Factor of the scores; one over the root of the width by default.
+            window: Keys that a query sees, itself included; None for all before it.
+            softcap: Bound of the scores, None for none.
+            dtype: Of the answer; by default the queries'.
+
+        Returns:
+            Shape (T, H, D); zero for padding.
+        """
+        step = self.step
+        assert step is not None
+        if self.shapes is not None:
+            self.shapes[layer] = (keys_tgd.shape[1], keys_tgd.shape[2], values_tgd.shape[2])
+        pool, rows = step.pool, step.rows
+        shape = (*query_thd.shape[:2], values_tgd.shape[2])
+        answer_thd = query_thd.new_empty(shape, dtype=dtype or query_thd.dtype)
+        if rows < shape[0]:
+            answer_thd[rows:].zero_()
+        pool.write(layer, step.places_t, keys_tgd[:rows].to(pool.dtype), values_tgd[:rows].to(pool.dtype))
+        query_thd = query_thd.to(pool.dtype)
+        for run in step.runs:
+            _attend(answer_thd, query_thd, run, pool, layer, scaling, window, softcap)
+        return answer_thd
+
 
 def install(model: nn.Module, holder: StepHolder) -> int:
     """Make a model's attention read the pool; how many layers do.
@@ -219,41 +267,30 @@ def pool_attention(
         raise ModelError(f"{type(module).__name__} attends with {', '.join(unknown)}, which is not supported")
     holder: StepHolder = module.__dict__["kv_holder"]
     layer: int = module.layer_idx  # pyright: ignore[reportAssignmentType]
-    if holder.shapes is not None:
-        holder.shapes[layer] = (key.shape[1], key.shape[3], value.shape[3])
-    step = holder.step
-    assert step is not None
-    pool, rows = step.pool, step.rows
-    keys_tgd, values_tgd = key[0, :, :rows].transpose(0, 1), value[0, :, :rows].transpose(0, 1)
-    pool.write(layer, step.places_t, keys_tgd, values_tgd)
-    heads, width = query.shape[1], value.shape[3]
-    answer = query.new_zeros(query.shape[2], heads, width) if rows < query.shape[2] else None
-    parts = [_attend(query[0], run, pool, layer, scaling, sliding_window, softcap) for run in step.runs]
-    whole = parts[0] if len(parts) == 1 else torch.cat(parts)
-    if answer is not None:
-        answer[:rows] = whole
-        whole = answer
-    return whole[None], None
+    rows = (part[0].transpose(0, 1) for part in (query, key, value))
+    answer_thd = holder.attend(layer, *rows, scaling=scaling, window=sliding_window, softcap=softcap)
+    return answer_thd[None], None
 
 
 def _attend(
-    query_htd: Tensor,
+    answer_thd: Tensor,
+    query_thd: Tensor,
     run: Run,
     pool: KVPool,
     layer: int,
     scaling: float | None,
     window: int | None,
     softcap: float | None,
-) -> Tensor:
-    heads, _, width = query_htd.shape
+) -> None:
+    _, heads, width = query_thd.shape
     count, batch = run.count, len(run.helds)
     key_heads = pool.layers[layer].heads
     groups = heads // key_heads
     wanted = groups * count
-    rows = _padded(wanted, width, query_htd.dtype) if softcap is None else -(-wanted // _LINE) * _LINE
-    low, mask = run.mask(window, groups, rows, query_htd.dtype)
-    query = query_htd.narrow(1, run.row, batch * count).reshape(key_heads, groups, batch, count, width)
-    query_bgmd = query.permute(2, 0, 1, 3, 4).reshape(batch, key_heads, wanted, width)
+    rows = _padded(wanted, width, query_thd.dtype) if softcap is None else -(-wanted // _LINE) * _LINE
+    low, mask = run.mask(window, groups, rows, query_thd.dtype)
+    query = query_thd.narrow(0, run.row, batch * count).view(batch, count, key_heads, groups, width)
+    query_bgmd = query.permute(0, 2, 3, 1, 4).reshape(batch, key_heads, wanted, width)
     if rows > wanted:
         query_bgmd = F.pad(query_bgmd, (0, 0, 0, rows - wanted))
     keys, values = _view(pool.keys[layer], run, low), _view(pool.values[layer], run, low)
@@ -262,8 +299,8 @@ def _attend(
     else:
         scale = width**-0.5 if scaling is None else scaling
         answer = _capped(query_bgmd, keys, values, mask, scale / softcap, softcap)
-    answer = answer[:, :, :wanted].reshape(batch, key_heads, groups, count, -1)
-    return answer.permute(0, 3, 1, 2, 4).reshape(batch * count, heads, -1)
+    answer = answer[:, :, :wanted].view(batch, key_heads, groups, count, -1).permute(0, 3, 1, 2, 4)
+    answer_thd.narrow(0, run.row, batch * count).view(batch, count, key_heads, groups, -1).copy_(answer)
 
 
 def _capped(

@@ -1,7 +1,6 @@
 """Linear layers as the sampler computes them: siblings as one product, weights packed, adapters added per row.
 
-Packed products (oneDNN) give a row the same bits for any number of rows from two on; for small layers, where packing
-costs more than it brings, the plain product does so from 16 rows on.
+How weights are held and multiplied is `weights`' business.
 """
 
 from __future__ import annotations
@@ -9,15 +8,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tinker_actors.kernels import RowPlan
 from tinker_actors.kernels.backend import backend_for
 from tinker_actors.sampling.adapter_stacks import LayerStacks, Place, TilePlan, plan_tiles, rank_class
 from tinker_actors.sampling.adapter_tables import LayerTables, plan_rows
+from tinker_actors.sampling.weights import weights_of
 
-_WORTH_PACKING = 100_000
 SIBLINGS = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 """Names of layers of one parent that usually read the same input."""
 
@@ -60,21 +58,17 @@ class Product:
         layers: The layers, by ascending output.
         plans: Shared by the model's layers.
         head: Whether it is the output head, which sees the wanted rows alone.
+        wide: Whether inputs are float32 whatever the weights are.
     """
 
-    def __init__(self, layers: Sequence[nn.Linear], plans: Plans, *, head: bool = False) -> None:
+    def __init__(self, layers: Sequence[nn.Linear], plans: Plans, *, head: bool = False, wide: bool = False) -> None:
         self.outputs = [layer.out_features for layer in layers]
         self.inputs = layers[0].in_features
         self._plans, self.is_head = plans, head
         self.stacks = plans.layer(self.inputs, self.outputs)
         weight = layers[0].weight if len(layers) == 1 else torch.cat([layer.weight for layer in layers])
-        self._weight = weight.detach()
-        self._bias = _joined_bias(layers)
-        self._packed: Tensor | None = None
-        if weight.numel() >= _WORTH_PACKING and torch.backends.mkldnn.is_available():
-            with torch.no_grad():
-                self._packed = torch.ops.mkldnn._reorder_linear_weight(self._weight.contiguous(), 32)
-            self._weight = torch.empty(0)  # the packed copy is all that is needed
+        with torch.no_grad():
+            self._weights = weights_of(weight.detach(), _joined_bias(layers), wide=wide)
         self._input: Tensor | None = None
         self._pieces: tuple[Tensor, ...] = ()
         self._left = 0
@@ -82,7 +76,7 @@ class Product:
     @property
     def least_rows(self) -> int:
         """Rows from which on a row gets the same bits for any number of them."""
-        return 16 if self._packed is None else 2
+        return self._weights.least_rows
 
     def piece(self, number: int, x: Tensor) -> Tensor:
         """What one of the layers makes of an input."""
@@ -95,15 +89,15 @@ class Product:
             self._input, self._pieces = None, ()
         return piece
 
-    def _compute(self, x: Tensor) -> tuple[Tensor, ...]:
-        x_ti = x.reshape(-1, self.inputs)
-        if self._packed is None:
-            y_to = F.linear(x_ti, self._weight, self._bias)
-        else:
-            y_to = torch.ops.mkldnn._linear_pointwise(x_ti, self._packed, self._bias, "none", [], "")
+    def compute(self, x_ti: Tensor) -> Tensor:
+        """The outputs of all layers, adapters included, side by side, shape (T, O), in memory of their own."""
+        y_to = self._weights(x_ti)
         for plan in self._plans.head if self.is_head else self._plans.tiles:
             self.stacks.add(y_to, x_ti, plan)  # pyright: ignore[reportArgumentType] - its own kind of plan
-        y = y_to.view(*x.shape[:-1], -1)
+        return y_to
+
+    def _compute(self, x: Tensor) -> tuple[Tensor, ...]:
+        y = self.compute(x.reshape(-1, self.inputs)).view(*x.shape[:-1], -1)
         return (y,) if len(self.outputs) == 1 else y.split(self.outputs, dim=-1)
 
 
@@ -114,17 +108,20 @@ class Piece(nn.Module):
         product: What computes it.
         number: Which of its layers.
         base: The layer that was replaced.
+
+    Attributes:
+        product: What computes it.
     """
 
     def __init__(self, product: Product, number: int, base: nn.Linear) -> None:
         super().__init__()
-        self._product, self._number = product, number
+        self.product, self._number = product, number
         self.in_features, self.out_features = base.in_features, base.out_features
         self.weight = base.weight  # some models look at its dtype
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., in] to [..., out]; the leading dimensions, flattened, are the rows of the step."""
-        return self._product.piece(self._number, x)
+        return self.product.piece(self._number, x)
 
 
 def _joined_bias(layers: Sequence[nn.Linear]) -> Tensor | None:
@@ -134,13 +131,16 @@ def _joined_bias(layers: Sequence[nn.Linear]) -> Tensor | None:
     return torch.cat([bias.detach() for bias in filled])
 
 
-def replace_linears(model: nn.Module, skip: Sequence[str], plans: Plans) -> dict[str, tuple[Product, int]]:
+def replace_linears(
+    model: nn.Module, skip: Sequence[str], plans: Plans, *, wide: bool = False
+) -> dict[str, tuple[Product, int]]:
     """Replace a model's linear layers; which product computes each, by path.
 
     Args:
         model: Changed in place.
         skip: Paths below which layers stay as they are.
         plans: Shared by all layers.
+        wide: Whether inputs are float32 whatever the weights are.
     """
     head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None  # pyright: ignore
     made: dict[str, tuple[Product, int]] = {}
@@ -150,7 +150,7 @@ def replace_linears(model: nn.Module, skip: Sequence[str], plans: Plans) -> dict
         children = {name: child for name, child in parent.named_children() if isinstance(child, nn.Linear)}
         for names in _groups(children, head):
             layers = [children[name] for name in names]
-            product = Product(layers, plans, head=layers[0] is head)
+            product = Product(layers, plans, head=layers[0] is head, wide=wide)
             for number, (name, layer) in enumerate(zip(names, layers, strict=True)):
                 setattr(parent, name, Piece(product, number, layer))
                 made[f"{path}.{name}".lstrip(".")] = (product, number)
@@ -167,3 +167,20 @@ def _groups(children: dict[str, nn.Linear], head: object) -> list[tuple[str, ...
             for name in names:
                 del left[name]
     return [*groups, *((name,) for name in left)]
+
+
+def widen(model: nn.Module) -> None:
+    """Let everything but the products compute in float32, which their inputs then are.
+
+    Embeddings stay as they are; what is looked up in them is converted. Other parameters are small.
+
+    Args:
+        model: Its linear layers are replaced; its parameters are replaced where they are of 16 bits, not written to.
+    """
+    for module in model.modules():
+        if isinstance(module, nn.Embedding):
+            module.register_forward_hook(lambda _module, _given, found: found.float())
+            continue
+        for name, parameter in module.named_parameters(recurse=False):
+            kept = parameter.new_empty(0) if isinstance(module, Piece) else parameter.detach()
+            module.register_parameter(name, nn.Parameter(kept.float(), requires_grad=False))

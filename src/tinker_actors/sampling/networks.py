@@ -21,7 +21,9 @@ from tinker_actors.models.vision import TOWER, Vision
 from tinker_actors.sampling.adapter_stacks import Place
 from tinker_actors.sampling.attention import Span, Step, StepHolder, install, runs_of
 from tinker_actors.sampling.kv_pool import KVPool, LayerShape
-from tinker_actors.sampling.linears import Plans, replace_linears
+from tinker_actors.sampling.lean import LeanDecoder
+from tinker_actors.sampling.linears import Plans, replace_linears, widen
+from tinker_actors.sampling.weights import wide_products
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
@@ -76,9 +78,14 @@ class Network:
         self._plans, self._holder = Plans(next(model.parameters()).device), StepHolder()
         self._adapters: dict[int, Place] = {}
         self._taken: dict[int, set[int]] = {}
+        self._lean: LeanDecoder | None = None
         expected = self._try_original()
         layers = install(model, self._holder)
-        self._products = replace_linears(model, (TOWER,), self._plans)
+        wide = vision is None and wide_products(self.dtype, next(model.parameters()).device)
+        self._products = replace_linears(model, (TOWER,), self._plans, wide=wide)
+        if wide:
+            widen(model)
+        self._lean = LeanDecoder(model, self._holder) if LeanDecoder.fits(model) else None
         # fewer rows than this are computed otherwise by some product
         self._least_rows = max((product.least_rows for product, _ in self._products.values()), default=1)
         self.layers = self._try(layers, expected)
@@ -168,6 +175,8 @@ class Network:
         return logits_wv if self.vision is None else self.vision.suppress(logits_wv)
 
     def _forward(self, ids: list[int], positions: Tensor, keep: Tensor, extra: dict[str, object]) -> Tensor:
+        if self._lean is not None:
+            return self._lean(torch.tensor(ids), positions, keep)
         output = self._model(
             input_ids=torch.tensor([ids]),
             position_ids=positions[:, None] if positions.dim() == 2 else positions[None],

@@ -1,0 +1,169 @@
+"""Decoders of Llama's shape in as few operations as their layers need.
+
+Transformers' own layers take some forty small operations each, which on a step of few rows cost as much as the
+products. The layers of a model that is known to have this shape are computed here from its weights instead; `Network`
+compares both when a model loads.
+
+Shape suffixes: T rows of the step, W rows whose logits are wanted, V vocabulary, N width of the model, H query heads,
+G key heads, D width of a head.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tinker_actors.sampling.attention import StepHolder
+from tinker_actors.sampling.linears import Piece, Product
+
+_KNOWN = frozenset({"LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"})
+
+
+_BESIDE = 16  # columns beside a row's numbers, of which the first holds what its norm adds
+
+
+class _Norm:
+    """A root mean square norm (Zhang and Sennrich, 2019).
+
+    The length of a row with one more number, the root of N times epsilon, is the root of N times what the row is
+    divided by: with that number beside each row a norm takes three operations.
+    """
+
+    def __init__(self, module: Any) -> None:
+        self.epsilon = float(module.variance_epsilon)
+        self._weight = module.weight.detach()
+        self._scaled = self._weight.float() * self._weight.numel() ** 0.5
+
+    def __call__(self, x_tm: Tensor) -> Tensor:
+        """Of rows with what stands beside them, shape (T, N + 16), to shape (T, N)."""
+        length_t1 = torch.linalg.vector_norm(x_tm, dim=-1, keepdim=True, dtype=torch.float32)
+        return (x_tm[:, :-_BESIDE] / length_t1).mul_(self._scaled).to(x_tm.dtype)
+
+    def by_head(self, x_tgd: Tensor) -> Tensor:
+        """Of heads, whose rows have nothing beside them."""
+        return F.rms_norm(x_tgd, self._weight.shape, self._weight, self.epsilon)
+
+
+def _with_room(x_tn: Tensor, epsilon: float) -> Tensor:
+    """Rows with what their norms add beside them, shape (T, N + 16)."""
+    x_tm = x_tn.new_zeros(x_tn.shape[0], x_tn.shape[1] + _BESIDE)
+    x_tm[:, :-_BESIDE] = x_tn
+    x_tm[:, -_BESIDE] = (x_tn.shape[1] * epsilon) ** 0.5
+    return x_tm
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Layer:
+    """One layer's parts."""
+
+    number: int
+    before_attention: _Norm
+    qkv: Product
+    query_norm: _Norm | None
+    key_norm: _Norm | None
+    output: Product
+    before_mlp: _Norm
+    gate_up: Product
+    down: Product
+    scaling: float
+    window: int | None
+
+
+class LeanDecoder:
+    """Computes the logits of a step.
+
+    Args:
+        model: Its linear layers are replaced by pieces of products already.
+        holder: Where the step's attention is found.
+    """
+
+    def __init__(self, model: Any, holder: StepHolder) -> None:
+        decoder, text = model.model, model.config
+        self._embedding: nn.Embedding = decoder.embed_tokens
+        self._rotary: nn.Module = decoder.rotary_emb
+        self._layers = [_layer_of(number, layer) for number, layer in enumerate(decoder.layers)]
+        self._norm = _Norm(decoder.norm)
+        self._head: Product = model.lm_head.product
+        self._heads, self._key_heads = int(text.num_attention_heads), int(text.num_key_value_heads)
+        self._holder = holder
+
+    @staticmethod
+    def fits(model: nn.Module) -> bool:
+        """Whether a model, whose linear layers are replaced, has this shape."""
+        config: Any = getattr(model, "config", None)
+        if type(model).__name__ not in _KNOWN or config.hidden_act != "silu":
+            return False
+        decoder: Any = model.model
+        norms = [norm for layer in decoder.layers for norm in (layer.input_layernorm, layer.post_attention_layernorm)]
+        if any(norm.variance_epsilon != decoder.norm.variance_epsilon for norm in norms):
+            return False
+        return all(
+            isinstance(piece, Piece) and len(piece.product.outputs) == count
+            for layer in decoder.layers
+            for piece, count in (
+                (layer.self_attn.q_proj, 3),
+                (layer.self_attn.o_proj, 1),
+                (layer.mlp.gate_proj, 2),
+                (layer.mlp.down_proj, 1),
+            )
+        ) and isinstance(model.lm_head, Piece)  # pyright: ignore[reportAttributeAccessIssue]
+
+    def __call__(self, ids_t: Tensor, positions_t: Tensor, keep_w: Tensor) -> Tensor:
+        """The logits of the rows to keep, shape (W, V)."""
+        x_tm = _with_room(self._embedding(ids_t), self._norm.epsilon)
+        x_tn = x_tm[:, :-_BESIDE]
+        cos, sin = self._rotary(x_tn[None], positions_t[None])
+        cos_t1d, sin_t1d = cos[0][:, None], _signed(sin[0])[:, None]
+        for layer in self._layers:
+            x_tn += self._attention(layer, layer.before_attention(x_tm), cos_t1d, sin_t1d)
+            gate, up = layer.gate_up.compute(layer.before_mlp(x_tm)).chunk(2, dim=-1)
+            x_tn += layer.down.compute(F.silu(gate).mul_(up))
+        return self._head.compute(self._norm(x_tm.index_select(0, keep_w)))
+
+    def _attention(self, layer: _Layer, x_tn: Tensor, cos_t1d: Tensor, sin_t1d: Tensor) -> Tensor:
+        heads, turned = self._heads, self._heads + self._key_heads
+        qkv = layer.qkv.compute(x_tn).view(x_tn.shape[0], turned + self._key_heads, -1)
+        if layer.query_norm is not None and layer.key_norm is not None:
+            qkv[:, :heads] = layer.query_norm.by_head(qkv[:, :heads])
+            qkv[:, heads:turned] = layer.key_norm.by_head(qkv[:, heads:turned])
+        both = qkv[:, :turned]
+        other = both.roll(both.shape[-1] // 2, -1)
+        both.mul_(cos_t1d).addcmul_(other, sin_t1d)
+        kept = qkv.to(self._holder.dtype)
+        answer_thd = self._holder.attend(
+            layer.number,
+            kept[:, :heads],
+            kept[:, heads:turned],
+            kept[:, turned:],
+            scaling=layer.scaling,
+            window=layer.window,
+            dtype=x_tn.dtype,
+        )
+        return layer.output.compute(answer_thd.view(x_tn.shape[0], -1))
+
+
+def _signed(sin_td: Tensor) -> Tensor:
+    """The sines with the sign that a head's other half takes: (-x2, x1) is (x2, x1) with its first half negated."""
+    first, second = sin_td.chunk(2, dim=-1)
+    return torch.cat([-first, second], dim=-1)
+
+
+def _layer_of(number: int, layer: Any) -> _Layer:
+    attention = layer.self_attn
+    return _Layer(
+        number=number,
+        before_attention=_Norm(layer.input_layernorm),
+        qkv=attention.q_proj.product,
+        query_norm=_Norm(attention.q_norm) if hasattr(attention, "q_norm") else None,
+        key_norm=_Norm(attention.k_norm) if hasattr(attention, "k_norm") else None,
+        output=attention.o_proj.product,
+        before_mlp=_Norm(layer.post_attention_layernorm),
+        gate_up=layer.mlp.gate_proj.product,
+        down=layer.mlp.down_proj.product,
+        scaling=float(attention.scaling),
+        window=getattr(attention if hasattr(attention, "sliding_window") else attention.config, "sliding_window", None),
+    )
