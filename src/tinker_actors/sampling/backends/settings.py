@@ -156,7 +156,7 @@ class TinkerSettings:
         base_model: What the service calls the base model; the run's own name for it if empty.
         serves_store: Whether the service reads the snapshot store that the run publishes to, so that it knows the
             run's handles.
-        context_length: Longest prompt and reply together, in tokens; what the service says if not given.
+        context_length: Longest prompt and reply together, in tokens; if not given, the service refuses what is longer.
         max_waiting: Samples under way or waiting; a request beyond them is refused with `Overloaded`.
     """
 

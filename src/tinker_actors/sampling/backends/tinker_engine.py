@@ -7,15 +7,14 @@ own. It is loaded when the engine starts.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 from tinker_actors.data import ImageChunk
 from tinker_actors.errors import ConfigError, PolicyError, SamplingError, UnknownPolicyError
-from tinker_actors.models.catalogue import load_tokenizer
+from tinker_actors.models.catalogue import load_tokenizer, resolve
 from tinker_actors.policies import SnapshotStore
 from tinker_actors.sampling.backends.contract import Drawn, Loaded
 from tinker_actors.sampling.backends.endings import Endings
@@ -25,6 +24,7 @@ from tinker_actors.sampling.requests import EngineDiedError, InvalidRequestError
 _HANDLE = re.compile(r"tinker://[^/]+/sampler_weights/(?P<name>[^/]+)")
 _NUMBER = re.compile(r"\d+$")
 _SEEDS = 2**63
+_PATIENCE = 2.0  # seconds
 _NOT_SERVED = {
     "min_p": 0.0,
     "repetition_penalty": 1.0,
@@ -61,19 +61,21 @@ class TinkerEngine:
                 f"the backend 'tinker' needs the package of that name ({error}); install tinker-actors[tinker]"
             ) from error
         self._tinker = tinker
-        self._where = {"base_url": self._settings.url or None, "api_key": self._settings.api_key()}
-        longest = await self._longest()
-        self.context_length = self.context_length or longest
         # its session begins with the first snapshot
-        self._service = tinker.ServiceClient(user_metadata={"client": "tinker_actors"}, **self._where)
+        self._service = tinker.ServiceClient(
+            base_url=self._settings.url or None,
+            api_key=self._settings.api_key(),
+            user_metadata={"client": "tinker_actors"},
+        )
         self._endings = Endings(await asyncio.to_thread(load_tokenizer, self._base_model), self.context_length)
 
     async def stop(self) -> None:
         """Finish the session."""
         if self._service is not None:
             service, self._service = self._service, None
-            with self._errors():
-                await service.close("success")
+            with contextlib.suppress(TimeoutError, SamplingError), self._errors():
+                async with asyncio.timeout(_PATIENCE):  # a service that is gone is asked for minutes
+                    await service.close("success")
 
     async def load(self, handle: str) -> Loaded:
         """Open a sampling session on a path; whether the service has it is known then."""
@@ -87,6 +89,9 @@ class TinkerEngine:
                 client = await future
         except InvalidRequestError as error:
             raise UnknownPolicyError(f"{handle} is not served by the Tinker service: {error}") from error
+        base, own = client.get_base_model(), self._settings.base_model or resolve(self._base_model).name
+        if base != own:
+            raise PolicyError(f"{handle} is of base model {base!r} at the Tinker service; base_model is {own!r}")
         return Loaded(handle=handle, step=await self._step(handle, match["name"]), place=client)
 
     async def unload(self, loaded: Loaded) -> None:
@@ -163,17 +168,6 @@ class TinkerEngine:
             top_p=params.top_p,
         )
 
-    async def _longest(self) -> int | None:
-        """The context that the service says the base model has."""
-        name = self._settings.base_model or self._base_model
-        with self._errors():
-            rest = await asyncio.to_thread(partial(self._tinker.RestClient, **self._where))
-            capabilities = await rest.get_server_capabilities()
-        models = {model.model_name: model for model in capabilities.supported_models}
-        if name not in models:
-            raise ConfigError(f"base_model is {name!r}; the Tinker service has {', '.join(map(str, models)) or 'none'}")
-        return getattr(models[name], "max_context_length", None)
-
     async def _step(self, handle: str, name: str) -> int:
         if self._store is not None:
             try:
@@ -183,7 +177,7 @@ class TinkerEngine:
         number = _NUMBER.search(name)
         return int(number[0]) if number else 0
 
-    @contextmanager
+    @contextlib.contextmanager
     def _errors(self) -> Iterator[None]:
         """The boundary to the client: its errors become this package's."""
         tinker = self._tinker
