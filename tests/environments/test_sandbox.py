@@ -2,9 +2,11 @@
 
 import asyncio
 import os
+import shutil
 import socket
 import sys
-import time
+from dataclasses import replace
+from pathlib import Path
 
 import psutil
 import pytest
@@ -18,7 +20,9 @@ from tinker_actors.errors import ConfigError, EpisodeError
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the sandbox is made of mechanisms of Linux")
 
 ALL = ("namespaces", "landlock", "seccomp")
-SMALL = SandboxLimits(seconds=3.0, memory_mb=256, processes=12, output_bytes=5_000, file_mb=1)
+SMALL = SandboxLimits(seconds=20.0, memory_mb=256, processes=12, output_bytes=5_000, file_mb=1)
+
+SHORT = replace(SMALL, seconds=1.5)
 
 
 @pytest.fixture
@@ -28,17 +32,17 @@ async def sandbox():
     await made.close()
 
 
-def only(*mechanisms, **settings):
+def only(*mechanisms, limits=SMALL):
     """A sandbox of these mechanisms alone."""
-    return PythonSandbox(SMALL, require=(), without=[name for name in ALL if name not in mechanisms], **settings)
+    return PythonSandbox(limits, require=(), without=[name for name in ALL if name not in mechanisms])
 
 
-def left_in(sandbox):
-    """Processes of the sandbox that still live; their environment tells whose they are."""
+def left_in(folder):
+    """Processes of a sandbox that still live; their environment tells whose they are."""
     found = []
     for process in psutil.process_iter():
         try:
-            if process.environ().get("HOME") == str(sandbox.folder) and process.status() != psutil.STATUS_ZOMBIE:
+            if process.environ().get("HOME") == str(folder) and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(process)
         except psutil.Error:
             continue
@@ -120,11 +124,13 @@ for kind, address in (
 
 
 async def test_a_fork_bomb_stays_small_and_ends(sandbox):
-    began = time.monotonic()
-    result = await sandbox.run("import os\nwhile True:\n    try:\n        os.fork()\n    except OSError:\n        pass")
-    assert result.limit == "time"
-    assert time.monotonic() - began < 15
-    assert left_in(sandbox) == []
+    short = only(*ALL, limits=SHORT)
+    try:
+        bomb = "import os\nwhile True:\n    try:\n        os.fork()\n    except OSError:\n        pass"
+        assert (await short.run(bomb)).limit == "time"
+        assert left_in(short.folder) == []
+    finally:
+        await short.close()
     if sandbox_report().processes:
         counted = "import os\nn = 0\ntry:\n    while os.fork():\n        n += 1\nexcept OSError:\n    print(n)"
         counted += "\nelse:\n    import time\n    time.sleep(60)"
@@ -140,7 +146,7 @@ async def test_output_without_end_is_cut_and_the_code_ended(sandbox):
     result = await sandbox.run("while True:\n    print('x' * 100)")
     assert result.limit == "output"
     assert len(result.output) == SMALL.output_bytes
-    assert left_in(sandbox) == []
+    assert left_in(sandbox.folder) == []
 
 
 async def test_a_large_file_is_refused(sandbox):
@@ -151,7 +157,7 @@ async def test_a_large_file_is_refused(sandbox):
 
 @pytest.mark.parametrize("mechanisms", [ALL, ("landlock", "seccomp")])
 async def test_code_that_is_out_of_time_ends_whatever_it_ignores(mechanisms):
-    sandbox = only(*mechanisms)
+    sandbox = only(*mechanisms, limits=SHORT)
     try:
         code = "import signal, time\nfor n in range(1, 65):\n    try:\n        signal.signal(n, signal.SIG_IGN)\n"
         code += (
@@ -159,7 +165,7 @@ async def test_code_that_is_out_of_time_ends_whatever_it_ignores(mechanisms):
         )
         result = await sandbox.run(code)
         assert result.text == "on\n[ended: out of time]"
-        assert left_in(sandbox) == []
+        assert left_in(sandbox.folder) == []
     finally:
         await sandbox.close()
 
@@ -182,7 +188,7 @@ async def test_children_that_detach_end_with_their_run(mechanisms):
     sandbox = only(*mechanisms)
     try:
         assert (await sandbox.run(LINGERS)).text == "gone"
-        assert left_in(sandbox) == []
+        assert left_in(sandbox.folder) == []
     finally:
         await sandbox.close()
 
@@ -196,16 +202,59 @@ async def test_nobody_else_can_be_signalled_or_seen(sandbox):
 
 async def test_a_cancelled_run_leaves_nothing(sandbox):
     before = psutil.Process().children(recursive=True)
-    run = asyncio.create_task(sandbox.run("open('begun', 'w')\nimport time\ntime.sleep(60)"))
-    while not (sandbox.folder / "begun").exists():
-        assert not run.done()
-        await asyncio.sleep(0.01)
+    begun = sandbox.folder / "begun"
+    os.mkfifo(begun)
+    begun.chmod(0o666)
+    run = asyncio.create_task(sandbox.run("open('begun', 'w').close()\nimport time\ntime.sleep(60)"))
+    await asyncio.to_thread(begun.read_text)
     run.cancel()
     with pytest.raises(asyncio.CancelledError):
         await run
-    assert left_in(sandbox) == []
+    assert left_in(sandbox.folder) == []
     assert psutil.Process().children(recursive=True) == before
     assert (await sandbox.run("print('again')")).text == "again"
+
+
+KILLED = """
+import asyncio
+import os
+from tinker_actors.environments.tools import PythonSandbox
+
+async def main():
+    sandbox = PythonSandbox()
+    os.mkfifo(sandbox.folder / "begun")
+    os.chmod(sandbox.folder / "begun", 0o666)
+    print(sandbox.folder, flush=True)
+    await sandbox.run("open('begun', 'w').close()\\nimport time\\ntime.sleep(60)")
+
+asyncio.run(main())
+"""
+
+
+async def test_code_ends_with_the_process_that_runs_it():
+    owner = await asyncio.create_subprocess_exec(sys.executable, "-c", KILLED, stdout=asyncio.subprocess.PIPE)
+    folder = Path((await owner.stdout.readline()).decode().strip())
+    try:
+        await asyncio.to_thread((folder / "begun").read_text)  # a pipe: as soon as the code has opened and closed it
+        running = left_in(folder)
+        owner.kill()
+        await owner.wait()
+        _, alive = await asyncio.to_thread(psutil.wait_procs, running, 10)
+        assert running
+        assert not alive
+    finally:
+        shutil.rmtree(folder.parent)
+
+
+async def test_waiting_for_a_core_is_not_counted():
+    limits = SandboxLimits(seconds=1.5)
+    sandboxes = [PythonSandbox(limits) for _ in range(3 * len(os.sched_getaffinity(0)))]
+    try:
+        results = await asyncio.gather(*(each.run("import time\ntime.sleep(0.6)") for each in sandboxes))
+        assert [result.limit for result in results] == [""] * len(sandboxes)
+    finally:
+        for each in sandboxes:
+            await each.close()
 
 
 async def test_code_can_not_replace_the_next_program(sandbox):

@@ -37,6 +37,8 @@ def main() -> NoReturn:
     config: dict[str, Any] = json.loads(sys.argv[1])
     status = int(sys.argv[2])
     _die_with_parent()
+    if os.getppid() != config["parent"]:  # it died first
+        sys.exit(1)
     applied: dict[str, Any] = {"namespaces": _unshare(config)}
     if "pid" in applied["namespaces"]:
         inner = os.fork()

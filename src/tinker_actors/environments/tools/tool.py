@@ -20,6 +20,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
+import math
 import re
 import typing
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -55,7 +56,7 @@ class Tool:
         description: What the model is told of it.
         parameters: JSON schema of the arguments, an object.
         call: From the arguments to the result. Anything that it raises becomes a result that says so.
-        seconds: How long a call may take; None for the limit of the `Toolbox`.
+        seconds: How long a call may take; None for the limit of the `Toolbox`, infinity for one that sees to it itself.
         close: Called once when the `Toolbox` is closed.
     """
 
@@ -273,7 +274,7 @@ async def call_within(tool: Tool, arguments: Mapping[str, Any], seconds: float) 
         ToolError: It took too long.
     """
     limit = tool.seconds or seconds
-    timeout = asyncio.timeout(limit)
+    timeout = asyncio.timeout(None if limit == math.inf else limit)
     try:
         async with timeout:
             return await tool.call(arguments)
