@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from pathlib import Path
 
 import pytest
@@ -105,3 +106,55 @@ def test_a_supervised_run_shows_its_losses_and_what_was_left_out(kind: type[Plai
         assert shown in text
     assert "4.900" in text
     assert kind is LiveView or "step 2/2  loss 1.500  tokens/s 99  grad 1  epoch 0.50" in text
+
+
+def two(first: float, second: float) -> dict[str, float]:
+    """A step of two policies that play against each other."""
+    games = {"win": 0.25, "draw": 0.25, "loss": 0.5}
+    own = {
+        f"policy/first/{name}": value for name, value in {"reward": first, "grad_norm": 0.1, "kl": 0.0, **games}.items()
+    }
+    other = {f"policy/second/{name}": value for name, value in {"reward": second, "grad_norm": 0.2, "kl": 0.0}.items()}
+    return {**METRICS, **own, **other}
+
+
+@pytest.mark.parametrize("kind", [PlainView, LiveView])
+def test_each_of_several_policies_has_numbers_and_a_curve_of_its_own(kind: type[PlainView | LiveView], tmp_path: Path):
+    console = Console(file=io.StringIO(), width=100, force_terminal=kind is LiveView)
+    view = kind(console)
+    view.started("demo (x policy first, o policy second)", tmp_path, 2, 0)
+    evaluated = {
+        "policy/first/reward": -0.5,
+        "policy/second/reward": 0.5,
+        "win/x": 0.25,
+        "draw/x": 0.0,
+        "loss/x": 0.75,
+    }
+    view.step(1, two(0.3, -0.3))
+    view.step(2, two(0.4, -0.4))
+    view.evaluated(2, 0.0, "reward", evaluated)
+    if isinstance(view, LiveView):
+        console.print(view._render())
+        screen = console.file.getvalue()  # pyright: ignore[reportAttributeAccessIssue]
+        assert "mean episode reward of first" in screen
+        assert "mean episode reward of second" in screen
+        assert re.search(r"first +0.400 +25 % won, 25 % drawn, 50 % lost +0.1", screen)
+        assert re.search(r"second +-0.400 +0.2", screen)
+        assert "evaluation: x 25 % won, 0 % drawn, 75 % lost" in screen
+    summary = RunSummary(
+        reward_first=0.0,
+        reward_last=0.0,
+        eval_before=0.0,
+        eval_after=0.0,
+        steps=2,
+        seconds=1.0,
+        more_before={**evaluated, "win/x": 0.0, "loss/x": 0.0, "draw/x": 1.0},
+        more_after=evaluated,
+    )
+    view.finished(summary, tmp_path)
+    shown = console.file.getvalue()  # pyright: ignore[reportAttributeAccessIssue]
+    if isinstance(view, PlainView):
+        assert "step 2/2  reward first 0.400, second -0.400  tokens/s" in shown
+        assert "evaluation after step 2: reward 0.000; first -0.500; second 0.500; x 25 % won, 0 % drawn" in shown
+        assert "games of x: no game was decided before; 25 % won, 0 % drawn, 75 % lost after" in shown
+    assert "Mean episode reward of second by step" in shown

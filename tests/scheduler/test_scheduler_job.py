@@ -44,7 +44,7 @@ class Recorder:
     def step(self, step: int, metrics: Mapping[str, float]) -> None:
         self.steps[step] = metrics
 
-    def evaluated(self, step: int, reward: float) -> None:
+    def evaluated(self, step: int, reward: float, *more: object) -> None:
         self.evaluations.append((step, reward))
 
     def transcript(self, label: str, text: str) -> None:

@@ -38,3 +38,8 @@ def test_a_plot_is_a_png_even_of_nothing(tmp_path: Path):
         path = tmp_path / f"{name}.png"
         plot_rewards(path, title="demo", rewards=rewards, evaluations=[])
         assert path.read_bytes().startswith(b"\x89PNG")
+    both = tmp_path / "both.png"
+    plot_rewards(
+        both, title="demo", rewards=[], evaluations=[], policies={"a": ([(1, 0.1)], []), "b": ([(1, -0.1)], [(0, 0.0)])}
+    )
+    assert both.read_bytes() != (tmp_path / "none.png").read_bytes()

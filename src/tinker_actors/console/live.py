@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -17,7 +17,7 @@ from rich.text import Text
 
 from tinker_actors.console.curve import draw_curve
 from tinker_actors.console.report import print_report
-from tinker_actors.console.shown import curve_title, measure, step_numbers
+from tinker_actors.console.shown import measures, outcomes, policy_rows, step_numbers
 from tinker_actors.scheduler.observer import Phase, RunSummary, SftSummary
 
 
@@ -32,10 +32,10 @@ class LiveView:
         self._done, self._expected = 0, 0
         self._step, self._total = 0, 0
         self._metrics: dict[str, float] = {}
-        self._values: list[float] = []
-        self._curve = ""
+        self._values: dict[str, list[float]] = {}
         self._counted = "episodes"
         self._evaluations: list[float] = []
+        self._outcomes: dict[str, str] = {}
         self._transcripts: dict[str, str] = {}
         self._last_transcript = ""
         self._notes: deque[str] = deque(maxlen=3)
@@ -67,13 +67,15 @@ class LiveView:
     def step(self, step: int, metrics: Mapping[str, float]) -> None:
         """Add a point to the curve."""
         self._step, self._metrics = step, dict(metrics)
-        name, value = measure(metrics)
-        self._curve = curve_title(name)
-        self._values.append(value)
+        for title, value in measures(metrics).items():
+            self._values.setdefault(title, []).append(value)
 
-    def evaluated(self, step: int, value: float, measure: str = "reward") -> None:
+    def evaluated(
+        self, step: int, value: float, measure: str = "reward", more: Mapping[str, float] | None = None
+    ) -> None:
         """Show the newest evaluations."""
         self._evaluations.append(value)
+        self._outcomes = outcomes(more or {})
 
     def transcript(self, label: str, text: str) -> None:
         """Show an episode."""
@@ -91,9 +93,15 @@ class LiveView:
 
     def _render(self) -> RenderableType:
         parts: list[RenderableType] = [self._header(), self._bar(), Text()]
-        curve = draw_curve(self._values, width=min(self._console.width - 7, 100), height=8)
-        if curve:
-            parts += [Text(self._curve, style="bold"), *map(Text, curve), Text(), self._numbers()]
+        height = max(8 // max(len(self._values), 1), 2)
+        for title, values in self._values.items():
+            rows = draw_curve(values, width=min(self._console.width - 7, 100), height=height)
+            parts += [Text(title, style="bold"), *map(Text, rows)]
+        if self._values:
+            parts += [Text(), _table([step_numbers(self._metrics, self._evaluations)])]
+            if rows := policy_rows(self._metrics):
+                parts += [Text(), _table(rows)]
+        parts += [Text(f"evaluation: {seat} {shares}", style="dim") for seat, shares in self._outcomes.items()]
         if self._last_transcript:
             lines = self._last_transcript.splitlines()
             shown = lines[:12] + ([f"... {len(lines) - 12} more lines"] if len(lines) > 12 else [])
@@ -118,11 +126,12 @@ class LiveView:
         done, total = (self._phase_step, self._phase_total) if warming else (self._step, self._total)
         return ProgressBar(total=max(total, 1), completed=done, width=min(self._console.width - 7, 100))
 
-    def _numbers(self) -> RenderableType:
-        shown = step_numbers(self._metrics, self._evaluations)
-        table = Table.grid(padding=(0, 3))
-        for _ in shown:
-            table.add_column()
-        table.add_row(*[Text(name, style="dim") for name in shown])
-        table.add_row(*shown.values())
-        return table
+
+def _table(rows: Sequence[Mapping[str, str]]) -> RenderableType:
+    table = Table.grid(padding=(0, 3))
+    for _ in rows[0]:
+        table.add_column()
+    table.add_row(*[Text(name, style="dim") for name in rows[0]])
+    for row in rows:
+        table.add_row(*map(Text, row.values()))
+    return table

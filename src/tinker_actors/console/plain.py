@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 
 from tinker_actors.console.report import print_report
-from tinker_actors.console.shown import measure, step_line
+from tinker_actors.console.shown import evaluation_line, measures, step_line
 from tinker_actors.scheduler.observer import Phase, RunSummary, SftSummary
 
 
@@ -18,7 +18,7 @@ class PlainView:
     def __init__(self, console: Console) -> None:
         self._console = console
         self._total = 0
-        self._values: list[float] = []
+        self._values: dict[str, list[float]] = {}
         self._transcripts: dict[str, str] = {}
 
     def started(self, title: str, folder: Path, total_steps: int, resumed_at: int) -> None:
@@ -37,12 +37,15 @@ class PlainView:
 
     def step(self, step: int, metrics: Mapping[str, float]) -> None:
         """One line per update step."""
-        self._values.append(measure(metrics)[1])
+        for title, value in measures(metrics).items():
+            self._values.setdefault(title, []).append(value)
         self._line(f"step {step}/{self._total}  {step_line(metrics)}")
 
-    def evaluated(self, step: int, value: float, measure: str = "reward") -> None:
+    def evaluated(
+        self, step: int, value: float, measure: str = "reward", more: Mapping[str, float] | None = None
+    ) -> None:
         """One line per evaluation."""
-        self._line(f"evaluation after step {step}: {measure} {value:.3f}")
+        self._line(f"evaluation after step {step}: {evaluation_line(measure, value, more or {})}")
 
     def transcript(self, label: str, text: str) -> None:
         """Kept for the report."""

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from tinker_actors.console.curve import draw_curve
-from tinker_actors.console.shown import curve_title
+from tinker_actors.console.shown import by_policy, outcomes
 from tinker_actors.scheduler.observer import RunSummary, SftSummary
 
 
@@ -18,7 +18,7 @@ def print_report(
     console: Console,
     summary: RunSummary | SftSummary,
     folder: Path,
-    values: Sequence[float],
+    values: Mapping[str, Sequence[float]],
     transcripts: Mapping[str, str],
 ) -> None:
     """Print a finished run's report.
@@ -27,7 +27,7 @@ def print_report(
         console: Where to.
         summary: The result.
         folder: The run folder.
-        values: Mean episode reward, or loss, per step.
+        values: What is drawn, a number per step, by the titles of the curves.
         transcripts: Episodes by label; "before" and "after" are shown.
     """
     for label in ("before", "after"):
@@ -35,10 +35,9 @@ def print_report(
             console.print(Text(f"\nAn episode {label} training", style="bold"))
             console.print(Text(indent(transcripts[label], "  ")), soft_wrap=True)
     supervised = isinstance(summary, SftSummary)
-    if values:
-        title = curve_title("loss" if supervised else "reward")
+    for title, curve in values.items():
         console.print(Text(f"\n{title[0].upper()}{title[1:]} by step", style="bold"))
-        for row in draw_curve(values, width=min(console.width, 80), height=8):
+        for row in draw_curve(curve, width=min(console.width, 80), height=8 if len(values) == 1 else 5):
             console.print(Text(row), soft_wrap=True)
     console.print()
     for line in _losses(summary) if supervised else _rewards(summary):
@@ -55,6 +54,13 @@ def _rewards(summary: RunSummary) -> Iterator[Text]:
     yield _before_and_after("evaluation ", summary.eval_before, summary.eval_after)
     if summary.reward_first is not None and summary.reward_last is not None:
         yield Text(f"reward      {summary.reward_first:.3f} at the first step, {summary.reward_last:.3f} at the last")
+    before, after = by_policy(summary.more_before), by_policy(summary.more_after)
+    for policy in before if len(before) > 1 else ():
+        yield _before_and_after(f"  {policy}  ", before[policy]["reward"], after[policy]["reward"])
+    games = outcomes(summary.more_before), outcomes(summary.more_after)
+    for seat in dict.fromkeys((*games[0], *games[1])):
+        was, now = (each.get(seat, "no game was decided") for each in games)
+        yield Text(f"  games of {seat}: {was} before; {now} after")
 
 
 def _losses(summary: SftSummary) -> Iterator[Text]:

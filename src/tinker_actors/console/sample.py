@@ -19,7 +19,7 @@ from tinker_actors.errors import ConfigError, DataError, UnknownPolicyError
 from tinker_actors.models import Renderer, load_tokenizer
 from tinker_actors.policies import Snapshot, SnapshotStore
 from tinker_actors.sampling import Sampler, SamplingParams
-from tinker_actors.scheduler import RunFolder
+from tinker_actors.scheduler import JobConfig, RunConfig, RunFolder
 
 
 def sample_command(options: argparse.Namespace) -> int:
@@ -50,7 +50,8 @@ def sample_command(options: argparse.Namespace) -> int:
 
 async def _talk(options: argparse.Namespace, params: SamplingParams, images: Sequence[Image]) -> None:
     folder = RunFolder(Path(options.run))
-    config, snapshot = folder.load_config(), _snapshot(folder, options.snapshot)
+    config = folder.load_config()
+    snapshot = _snapshot(folder, config, options.snapshot)
     renderer = Renderer(load_tokenizer(config.model.name), config.model.chat_template)
     console = Console()
     async with Mesh() as mesh:
@@ -84,13 +85,13 @@ async def _talk(options: argparse.Namespace, params: SamplingParams, images: Seq
             console.print(Text(action.text), soft_wrap=True)
 
 
-def _snapshot(folder: RunFolder, handle: str | None) -> Snapshot:
+def _snapshot(folder: RunFolder, config: JobConfig, handle: str | None) -> Snapshot:
     store = SnapshotStore(folder.policies)
     if handle is not None:
         return find_snapshot(store, handle)
-    if not (policies := [policy for policy in store.policies() if store.list(policy)]):
+    learners = config.learners() if isinstance(config, RunConfig) else store.policies()
+    if not (policies := [policy for policy in learners if store.list(policy)]):
         raise UnknownPolicyError(f"{folder.root} has no snapshot yet; has its run got past the warm-up?")
-    # a warm-up policy has checkpoints at most: only what learns is published
     return store.latest(policies[0])
 
 

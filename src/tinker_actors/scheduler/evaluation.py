@@ -67,5 +67,8 @@ async def evaluate(crew: Crew, casting: Casting, version: Version, *, step: int)
         failed=len(collected.failures),
         metrics=metrics,
     )
-    crew.observer.evaluated(step, evaluation.reward)
+    if metrics:
+        crew.observer.evaluated(step, evaluation.reward, "reward", metrics)
+    else:
+        crew.observer.evaluated(step, evaluation.reward)
     return evaluation

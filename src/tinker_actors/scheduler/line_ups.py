@@ -56,6 +56,13 @@ class Players:
         """Who plays against whom in evaluations, in words, by seat."""
         return {seat: _described(section) for seat, section in self.evaluation.items()}
 
+    def title(self, config: RunConfig) -> str:
+        """The run's name, with who plays where the tables say so."""
+        if not (config.policies or config.seats):
+            return config.name
+        each = [f"{seat} {_described(section)}" for seat, section in self.training.items()]
+        return f"{config.name} ({', '.join(each)})"
+
 
 def _described(section: SeatSection) -> str:
     match section.player:

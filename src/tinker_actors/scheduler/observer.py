@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 from typing import Protocol
@@ -34,6 +34,8 @@ class RunSummary:
         eval_after: The same after it.
         steps: Update steps done.
         seconds: Wall time, start and warm-up included.
+        more_before: With several seats, rewards and outcomes by seat and policy in the evaluation before RL.
+        more_after: The same after it.
     """
 
     reward_first: float | None
@@ -42,6 +44,8 @@ class RunSummary:
     eval_after: float
     steps: int
     seconds: float
+    more_before: Mapping[str, float] = field(default_factory=dict[str, float])
+    more_after: Mapping[str, float] = field(default_factory=dict[str, float])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,8 +94,13 @@ class RunObserver(Protocol):
     def step(self, step: int, metrics: Mapping[str, float]) -> None:
         """An update step is done."""
 
-    def evaluated(self, step: int, value: float, measure: str = "reward") -> None:
-        """An evaluation is done, after `step` steps; `measure` says what was found."""
+    def evaluated(
+        self, step: int, value: float, measure: str = "reward", more: Mapping[str, float] | None = None
+    ) -> None:
+        """An evaluation is done, after `step` steps; `measure` says what was found.
+
+        With several seats `more` has rewards and outcomes by seat and policy.
+        """
 
     def transcript(self, label: str, text: str) -> None:
         """An episode worth showing, as text."""

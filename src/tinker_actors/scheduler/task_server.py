@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, replace
+from typing import Any
 
 from tinker_actors.actors import Mesh
 from tinker_actors.data import Episode, Task
@@ -44,7 +45,8 @@ async def run_job(config: RunConfig, folder: RunFolder, observer: RunObserver) -
     pool = pool_size(config, environment)
     nodes = 1 + config.rollouts.workers + max(config.rollouts.workers, 1) * pool
     state = folder.load_state()
-    observer.started(config.name, folder.root, config.trainer.steps, state.step if state else 0)
+    players = Players.of(config, environment.environment.seats)
+    observer.started(players.title(config), folder.root, config.trainer.steps, state.step if state else 0)
     observer.phase(Phase.START, 0, 0)
     folder.sweep()
     folder.forget_after(state.step if state else -1)
@@ -52,7 +54,6 @@ async def run_job(config: RunConfig, folder: RunFolder, observer: RunObserver) -
         async with Mesh(nodes=nodes, name=config.name, restart=WORKER_RESTARTS) as mesh:
             crew = await Crew.assemble(mesh, config, folder, observer, environment)
             async with crew.watched():
-                players = Players.of(config, environment.environment.seats)
                 summary = await _Job(crew, players, metrics, rollouts).run(state)
     observer.phase(Phase.END, summary.steps, config.trainer.steps)
     observer.finished(summary, folder.root)
@@ -201,15 +202,25 @@ class _Job:
 
     def _plot(self) -> None:
         records = read_jsonl(self._crew.folder.metrics)
+
+        def curve(kind: str, key: str = "reward") -> list[tuple[int, float]]:
+            return [(record["step"], record[key]) for record in records if record["kind"] == kind]
+
+        several = list(self._crew.config.policies) if len(self._crew.config.policies) > 1 else []
+        keys = {policy: f"policy/{policy}/reward" for policy in several}
         plot_rewards(
             self._crew.folder.plot,
             title=self._crew.config.name,
-            rewards=[(record["step"], record["reward"]) for record in records if record["kind"] == "step"],
-            evaluations=[(record["step"], record["reward"]) for record in records if record["kind"] == "evaluation"],
+            rewards=curve("step"),
+            evaluations=curve("evaluation"),
+            policies={policy: (curve("step", key), curve("evaluation", key)) for policy, key in keys.items()},
         )
 
     async def _finish(self, state: RunState, evaluation: Evaluation) -> RunSummary:
-        records = [record for record in read_jsonl(self._crew.folder.metrics) if record["kind"] == "step"]
+        found = read_jsonl(self._crew.folder.metrics)
+        records = [record for record in found if record["kind"] == "step"]
+        none: dict[str, Any] = {}  # a resumed run whose first records are lost
+        first = next((record for record in found if record["kind"] == "evaluation"), none)
         summary = RunSummary(
             reward_first=records[0]["reward"] if records else None,
             reward_last=records[-1]["reward"] if records else None,
@@ -217,9 +228,12 @@ class _Job:
             eval_after=evaluation.reward,
             steps=state.step,
             seconds=round(self._seconds(), 2),
+            more_before={name: first[name] for name in evaluation.metrics if name in first},
+            more_after=evaluation.metrics,
         )
         await asyncio.to_thread(self._plot)
-        write_atomically(self._crew.folder.summary, json.dumps(asdict(summary), indent=1) + "\n")
+        plain = {name: value for name, value in asdict(summary).items() if value != {}}
+        write_atomically(self._crew.folder.summary, json.dumps(plain, indent=1) + "\n")
         return summary
 
     def _seconds(self) -> float:
