@@ -1,9 +1,11 @@
 """The sandbox for Python code: what programs that try to get out, or to take too much, come to."""
 
 import asyncio
+import json
 import os
 import shutil
 import socket
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +16,13 @@ import pytest
 from tinker_actors.coordinator import run_episode
 from tinker_actors.data import Task
 from tinker_actors.environments import ScriptedAgent
-from tinker_actors.environments.tools import PythonSandbox, SandboxLimits, ToolEnvironment, sandbox_report
+from tinker_actors.environments.tools import (
+    PythonSandbox,
+    SandboxLimits,
+    ToolEnvironment,
+    sandbox_child,
+    sandbox_report,
+)
 from tinker_actors.errors import ConfigError, EpisodeError
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the sandbox is made of mechanisms of Linux")
@@ -180,6 +188,66 @@ for _ in range(3):
             time.sleep(600)
         os._exit(0)
 print("gone")
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not Path("/usr/bin/python3").exists(), reason="needs root, to become another")
+@pytest.mark.parametrize("namespaces", [("mount", "pid", "net"), ()])
+def test_a_user_without_privileges_is_confined_too(tmp_path, namespaces):
+    for folder in (tmp_path, *list(tmp_path.parents)[:2]):
+        folder.chmod(0o755)
+    for name in ("work", "root"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name).chmod(0o777)
+    (tmp_path / "child.py").write_text(Path(sandbox_child.__file__).read_text())
+    (tmp_path / "work" / "main.py").write_text(PROBE)
+    told, status = os.pipe()
+    config = {
+        "parent": os.getpid(),
+        "folder": str(tmp_path / "work"),
+        "root": str(tmp_path / "root"),
+        "uid": None,
+        "readable": ["/usr", "/bin", "/lib", "/lib64"],
+        "devices": [],
+        "namespaces": namespaces,
+        "landlock": not namespaces,
+        "seccomp": not namespaces,
+        "limits": {"RLIMIT_NPROC": 20},
+        "program": ["/usr/bin/python3", "main.py"],
+        "env": {},
+    }
+    done = subprocess.run(
+        ["/usr/bin/python3", "-I", str(tmp_path / "child.py"), json.dumps(config), str(status)],
+        user=65534,
+        group=65534,
+        extra_groups=[],
+        pass_fds=(status,),
+        stdout=subprocess.PIPE,
+        timeout=60,
+        check=False,
+    )
+    os.close(status)
+    with os.fdopen(told) as pipe:
+        applied = json.loads(pipe.read())
+    if not (applied["root"] or applied["landlock"]):
+        pytest.skip("this machine gives users without privileges neither namespaces nor Landlock")
+    assert done.stdout.decode().split() == ["written", "refused", "refused", "refused", "65534"]
+
+
+PROBE = """
+import os, socket
+def attempt(function):
+    try:
+        function()
+        print("did")
+    except OSError:
+        print("refused")
+open("new", "w").write("x")
+print("written")
+attempt(lambda: open("/etc/passwd"))
+attempt(lambda: open("../child.py"))
+attempt(lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM).connect(("127.0.0.1", 9)))
+print(os.getuid())
 """
 
 

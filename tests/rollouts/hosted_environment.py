@@ -1,5 +1,6 @@
 """Environments for processes of their own; `test_environment_processes.py` loads them by path, as a user's."""
 
+import asyncio
 import os
 import signal
 import sys
@@ -70,6 +71,28 @@ class Blocking(Hosted):
         if self.trouble == BLOCKS:
             threading.Event().wait()
         return super().step(action)
+
+
+class Gated(Hosted):
+    """The first episode of all says through a pipe that it has begun, and then waits."""
+
+    def reset(self, seed):
+        with Path(self.notes).open("a") as file:
+            file.write("open\n")
+        return super().reset(seed)
+
+    async def step(self, action):
+        gate = Path(self.notes).with_name("begun")
+        try:
+            gate.rename(gate.with_name("claimed"))
+        except FileNotFoundError:
+            return super().step(action)
+        gate.with_name("claimed").write_text("x")
+        return await asyncio.Event().wait()
+
+    def close(self):
+        with Path(self.notes).open("a") as file:
+            file.write("close\n")
 
 
 class Told(Hosted):

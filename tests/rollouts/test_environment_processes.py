@@ -1,6 +1,8 @@
 """Environments in processes of their own: who fails with a process, what comes back, what is closed."""
 
 import asyncio
+import os
+import signal
 from collections import Counter
 from pathlib import Path
 
@@ -36,14 +38,14 @@ def plan(*tasks, group_size=2, step=0, limits=None):
     )
 
 
-async def worker(mesh, name, *, nodes=(1,), isolation=None, **options):
+async def worker(mesh, name, *, nodes=(1,), isolation=None, node=0, **options):
     return await mesh.spawn(
         RolloutWorker,
         environment=EnvironmentSpec(source=f"{HOSTED}:{name}", options=options),
         tokenizer="tiny-llama",
         isolation=isolation,
         environment_nodes=nodes,
-        node=0,
+        node=node,
         restart=RestartPolicy.on_failure(),
     )
 
@@ -116,6 +118,23 @@ async def test_every_instance_is_closed_once(tmp_path):
         player = await worker(mesh, "Hosted", notes=str(notes))
         await collect([player], plan(10, 20, RAISES))
         assert len(notes.read_text().splitlines()) == 6
+
+
+async def test_the_instances_of_a_worker_that_is_killed_are_closed_and_its_episodes_played_again(tmp_path):
+    notes = tmp_path / "closes"
+    async with Mesh(nodes=3) as mesh:
+        player = await worker(mesh, "Gated", nodes=(2,), node=1, notes=str(notes))
+        os.mkfifo(tmp_path / "begun")
+        gate = os.open(tmp_path / "begun", os.O_RDWR)
+        playing = asyncio.create_task(collect([player], plan(10, 20)))
+        await asyncio.to_thread(os.read, gate, 1)
+        os.close(gate)
+        os.kill(mesh.pids[1], signal.SIGKILL)
+        collected = await asyncio.wait_for(playing, 30)
+        assert collected.lost == 1
+        assert not collected.failures
+    lines = notes.read_text().split()
+    assert lines.count("open") == lines.count("close") > 4
 
 
 async def test_reusable_instances_play_on_and_are_closed_once_at_the_end(tmp_path):
