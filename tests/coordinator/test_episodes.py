@@ -267,6 +267,24 @@ async def test_a_deadline_holds_against_code_that_catches_its_cancellation():
     assert "not done in time" in episode.error
 
 
+async def test_a_close_that_raises_what_a_cancellation_does_is_data_after_a_seat_of_several_failed():
+    class Raises(Agent):
+        async def act(self, messages):
+            await asyncio.sleep(0)
+            raise ValueError("lost")
+
+    class Slow(Agent):
+        async def act(self, messages):
+            await asyncio.sleep(3600)
+
+    class Cancels(Duel):
+        async def close(self):
+            raise asyncio.CancelledError
+
+    episode = await play(Cancels({"x": "1", "o": "1"}), x=Raises(), o=Slow())
+    assert episode.end is EpisodeEnd.FAILED
+
+
 async def test_the_turn_deadline_begins_anew_with_each_turn():
     class Paces(Scenes):
         async def step(self, action):

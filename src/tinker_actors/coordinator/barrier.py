@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from tinker_actors.coordinator.clock import EpisodeClock, SeatLateError
 from tinker_actors.data import Message, Turn, TurnEnd
@@ -69,12 +69,16 @@ class Barrier:
             del waiting_for[seat]
             return given
 
+        # Not a TaskGroup: in Python 3.11 one whose task failed leaves its own task marked as cancelled for good, and
+        # what user code raises later would pass for a cancellation of the episode.
+        tasks = {seat: asyncio.create_task(answer(seat, messages)) for seat, messages in observations.items()}
         try:
-            async with asyncio.TaskGroup() as group:
-                tasks = {seat: group.create_task(answer(seat, messages)) for seat, messages in observations.items()}
-        except ExceptionGroup as failures:
-            first = failures.exceptions[0]  # the one that made the group cancel the others
-            raise first from first.__cause__
+            done, _ = await asyncio.wait(tasks.values(), return_when=asyncio.FIRST_EXCEPTION)
+        finally:
+            await _end(tasks.values())
+        for task in tasks.values():
+            if task in done and (error := task.exception()) is not None:
+                raise error from error.__cause__
         return {seat: task.result() for seat, task in tasks.items()}
 
     async def _answer(self, seat: str, messages: tuple[Message, ...]) -> Answer:
@@ -87,6 +91,18 @@ class Barrier:
             if isinstance(error, asyncio.CancelledError) and is_cancelled():
                 raise
             raise SeatFailedError(seat, error) from error
+
+
+async def _end(tasks: Collection[asyncio.Task[Answer]]) -> None:
+    """Cancel those that go on, and wait until they have ended."""
+    going = [task for task in tasks if not task.done()]
+    for task in going:
+        task.cancel()
+    if going:
+        await asyncio.wait(going)
+    for task in tasks:
+        if not task.cancelled():
+            task.exception()  # looked at, so that it isn't reported as forgotten
 
 
 def as_answer(messages: Sequence[Message], given: object) -> Answer:

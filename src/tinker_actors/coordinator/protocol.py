@@ -131,13 +131,14 @@ class EpisodeProtocol:
                 async with self._clock:
                     end, error = await self._play(), None
             except (Exception, SystemExit, asyncio.CancelledError) as failure:
-                if not isinstance(failure, asyncio.CancelledError) or not is_cancelled():
-                    end, error = await self._settle(self._blame(failure))
-                elif self._stopped is None:
+                if isinstance(failure, asyncio.CancelledError) and is_cancelled():
                     raise
-                else:
-                    task.uncancel()
-                    error = f"{self._about.environment}: stopped: {self._stopped}"
+                end, error = await self._settle(self._blame(failure))
+        except asyncio.CancelledError:
+            if self._stopped is None:
+                raise
+            task.uncancel()
+            error = f"{self._about.environment}: stopped: {self._stopped}"
         finally:
             self._stage = Stage.CLOSE
             episode = self._episode(end, error)
