@@ -84,7 +84,7 @@ def event(name, *, when=lambda self: True):
 
     def deco(function):
         function = precondition(
-            lambda self: (self.state, name) in TABLE and when(self) and (self.lasts <= 0 or name in GOES_ON)
+            lambda self: (self.state, name) in TABLE and when(self) and (self.may_end or name in GOES_ON)
         )(function)
         function.event = name
         return function
@@ -255,6 +255,10 @@ class Episodes(RuleBasedStateMachine):
     def has_closed(self):
         self.answer("environment", None)
         self.moved("the environment has closed")
+
+    @property
+    def may_end(self):
+        return self.lasts <= 0 or self.state in ("forfeit", "close")
 
     @property
     def shortest(self):
