@@ -13,7 +13,7 @@ from tinker_actors.errors import ConfigError
 
 NAMES = "abcdefghijklmnopqrstuvwxyz0123456789ABCDEFGHIJKLM"
 """What free squares are called, row by row; the stones' letters X and O are not among them."""
-LARGEST = 7
+LARGEST, LARGEST_IN_LETTERS = 7, 5
 VIEWS = ("board", "stones")
 
 
@@ -24,7 +24,8 @@ class Gomoku(Environment):
         size: Rows and columns of the board.
         line: How many stones in a row win.
         view: How a seat sees the board: a `board` of rows, free squares by their names, or the `stones` alone, such as
-            `XagOm`: shorter, and easier for tiny models.
+            `agM`, its own by their names and the other's in capitals: shorter, and easier for tiny models. Boards of
+            more than 5 by 5 have more squares than there are letters, and need `board`.
         skill: The share of demonstrated moves that are those of `scripted` at its best; the others are any free square.
         explain: Whether a seat's first observation begins with the rules.
     """
@@ -40,6 +41,10 @@ class Gomoku(Environment):
             raise ConfigError(f"size is {size} and line is {line}; 2 <= line <= size <= {LARGEST} is needed")
         if view not in VIEWS:
             raise ConfigError(f"view is {view!r}; one of {', '.join(VIEWS)} is needed")
+        if view == "stones" and size > LARGEST_IN_LETTERS:
+            raise ConfigError(
+                f"view is 'stones' and size is {size}; at most {LARGEST_IN_LETTERS} is needed, or 'board'"
+            )
         if not 0 <= skill <= 1:
             raise ConfigError(f"skill is {skill}; a share from 0 to 1 is needed")
         self.size, self.line, self.view, self.skill, self.explain = size, line, view, skill, explain
@@ -81,8 +86,9 @@ class Gomoku(Environment):
 
     def _rules(self) -> str:
         return (
-            f"Gomoku on {self.size} by {self.size}, squares named row by row from {NAMES[0]}: X is yours, O is your "
-            f"opponent's. {self.line} in a row, straight or diagonal, win. Answer with the name of a free square{RULED}"
+            f"Gomoku on {self.size} by {self.size}, squares named row by row from {NAMES[0]}. On the board X is yours "
+            f"and O your opponent's; in a list of stones capitals are your opponent's. {self.line} in a row, straight "
+            f"or diagonal, win. Answer with the name of a free square{RULED}"
         )
 
 
@@ -99,25 +105,25 @@ def written(squares: str, view: str) -> str:
     """The squares as an observation.
 
     >>> written("XbcO", "board"), written("XbcO", "stones")
-    ('Xb\\ncO', 'XaOd')
+    ('Xb\\ncO', 'aD')
     """
     if view == "board":
         size = int(len(squares) ** 0.5)
         return "\n".join(squares[at : at + size] for at in range(0, len(squares), size))
-    return "".join(stone + "".join(NAMES[at] for at, seen in enumerate(squares) if seen == stone) for stone in "XO")
+    named = {"X": NAMES, "O": NAMES.upper()}
+    return "".join(named[seen][at] for stone in "XO" for at, seen in enumerate(squares) if seen == stone) or "-"
 
 
 def read(observation: str, size: int) -> str:
     """The squares of an observation, after the rules where it begins with them.
 
-    >>> read("Xb\\ncO", 2), read("XaOd", 2)
+    >>> read("Xb\\ncO", 2), read("aD", 2)
     ('XbcO', 'XbcO')
     """
     shown = observation.rpartition(RULED)[2]
     if "\n" in shown:
         return shown.replace("\n", "")
-    own, _, theirs = shown.removeprefix("X").partition("O")
-    return "".join("X" if name in own else "O" if name in theirs else name for name in NAMES[: size**2])
+    return "".join("X" if name in shown else "O" if name.upper() in shown else name for name in NAMES[: size**2])
 
 
 def move(view: str, line: int, skill: float, rng: random.Random) -> str:

@@ -12,10 +12,13 @@ from tinker_actors.errors import ConfigError
 
 LINES = ((0, 1, 2), (3, 4, 5), (6, 7, 8), (0, 3, 6), (1, 4, 7), (2, 5, 8), (0, 4, 8), (2, 4, 6))
 FREE = "123456789"
+THEIRS = "abcdefghi"
+"""What the other's squares are called among the stones."""
 VIEWS = ("board", "stones")
 RULES = (
-    "Tic-tac-toe: X is yours, O is your opponent's, and the squares are 1 to 9, row by row. Three in a row win. Answer "
-    "with the digit of a free square.\n"
+    "Tic-tac-toe: the squares are 1 to 9, row by row. On the board X is yours and O your opponent's; in a list of "
+    "stones digits are yours and letters, a to i, your opponent's. Three in a row win. Answer with the digit of a free "
+    "square.\n"
 )
 
 
@@ -24,7 +27,7 @@ class TicTacToe(Environment):
 
     Args:
         view: How a seat sees the board: a `board` of three rows, free squares by their digits, or the `stones` alone,
-            such as `X15O9`: shorter, and easier for tiny models.
+            such as `15i`, its own by their digits and the other's by letters: shorter, and easier for tiny models.
         skill: The share of demonstrated moves that are optimal; the others are any free square.
         explain: Whether a seat's first observation begins with the rules.
     """
@@ -91,26 +94,26 @@ def written(squares: str, view: str) -> str:
     """The nine squares as an observation.
 
     >>> written("X234O678O", "stones")
-    'X1O59'
+    '1ei'
     """
     if view == "board":
         return "\n".join((squares[:3], squares[3:6], squares[6:]))
-    return "".join(
-        stone + "".join(name for name, seen in zip(FREE, squares, strict=True) if seen == stone) for stone in "XO"
-    )
+    named = {"X": FREE, "O": THEIRS}
+    return "".join(named[seen][at] for stone in "XO" for at, seen in enumerate(squares) if seen == stone) or "-"
 
 
 def read(observation: str) -> str:
     """The nine squares of an observation, after the rules where it begins with them.
 
-    >>> read("X1O59")
+    >>> read("1ei")
     'X234O678O'
     """
     shown = observation.removeprefix(RULES)
     if "\n" in shown:
         return shown.replace("\n", "")
-    own, _, theirs = shown.removeprefix("X").partition("O")
-    return "".join("X" if name in own else "O" if name in theirs else name for name in FREE)
+    return "".join(
+        "X" if own in shown else "O" if theirs in shown else own for own, theirs in zip(FREE, THEIRS, strict=True)
+    )
 
 
 def wins(view: str, stone: str) -> bool:

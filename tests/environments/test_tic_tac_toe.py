@@ -115,10 +115,10 @@ def test_an_observation_tells_everything_about_the_position(view):
 
 def test_the_stones_alone_are_shown_if_asked_for():
     environment, observation = fresh("tic_tac_toe", seed=BEGINS[SECOND], view="stones")
-    assert observation == {SECOND: "XO"}
-    assert environment.step({SECOND: "5"}).observation == {FIRST: "XO5"}
-    assert environment.step({FIRST: "1"}).observation == {SECOND: "X5O1"}
-    assert environment.step({SECOND: "3"}).observation == {FIRST: "X1O35"}
+    assert observation == {SECOND: "-"}
+    assert environment.step({SECOND: "5"}).observation == {FIRST: "e"}
+    assert environment.step({FIRST: "1"}).observation == {SECOND: "5a"}
+    assert environment.step({SECOND: "3"}).observation == {FIRST: "1ce"}
 
 
 def test_best_play_from_the_empty_board_is_a_draw_and_every_opening_keeps_it():
