@@ -11,7 +11,11 @@ from tinker_actors.environments import load_environment, shipped_environments
 from tinker_actors.scheduler import check_job, load_config
 
 FOLDERS = Path(__file__).parents[2] / "environments"
-CONFIGS = sorted(file.parent.name for file in FOLDERS.glob("*/config.toml"))
+MODELS = {"last_word": pytest.mark.model}
+CONFIGS = [
+    pytest.param(file.parent.name, marks=MODELS.get(file.parent.name, ()))
+    for file in sorted(FOLDERS.glob("*/config.toml"))
+]
 
 
 @pytest.mark.parametrize("name", CONFIGS)
