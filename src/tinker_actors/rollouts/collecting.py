@@ -40,7 +40,8 @@ class Retries:
         failed: Further tries of an episode that failed by itself. It has the same seeds, so that this helps only
             where something outside is unreliable.
         silence_seconds: How long a worker may deliver nothing before its rollouts go to others as well; None for the
-            limit on an episode and ten seconds, or no bound where there is no such limit.
+            limits on an episode and on a turn (which bounds how long an instance elsewhere takes to be made) and ten
+            seconds, or no bound where there is no limit on episodes.
         respawn_seconds: How long a worker that was lost has to come back.
     """
 
@@ -178,7 +179,8 @@ class _Collection:
         self._cohorts = tuple(cohorts_of(plan))
         self._silence = retries.silence_seconds
         if self._silence is None and plan.limits.episode_seconds is not None:
-            self._silence = plan.limits.episode_seconds + plan.limits.close_seconds + 10.0
+            limits = plan.limits
+            self._silence = plan.limits.episode_seconds + (limits.turn_seconds or 0.0) + limits.close_seconds + 10.0
 
     async def run(self) -> Collected:
         started = asyncio.get_running_loop().time()
