@@ -160,7 +160,10 @@ async def test_episodes_that_begin_together_are_reset_together(isolation):
         for group in collected.complete
         for episode in group.episodes
     ]
-    assert first == ["9 task 10"] * 3 + ["9 task 20"] * 3
+    assert [text.partition(" ")[2] for text in first] == ["task 10"] * 3 + ["task 20"] * 3
+    sizes = {int(text.partition(" ")[0]) for text in first}
+    # to another process they go one by one, and how close together depends on the machine
+    assert max(sizes) > 1 if isolation == "process" else sizes == {9}
     assert all("reset: ValueError: no such task" in episode.error for episode in collected.failures)
 
 

@@ -18,7 +18,7 @@ from tinker_actors.errors import EpisodeError
 
 T = TypeVar("T")
 
-_GATHER = 0.002  # seconds: the resets of a worker's episodes arrive in several messages
+_GATHER = 0.02  # seconds, where a class resets many at once: they arrive in messages of their own
 _LAST_CLOSES = 2.0  # seconds that instances have to close before their process is ended for a stuck one's sake
 
 
