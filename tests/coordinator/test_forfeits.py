@@ -6,6 +6,7 @@ import pytest
 
 from tinker_actors.coordinator import EpisodeClock, EpisodeLimits, run_episode
 from tinker_actors.data import EpisodeEnd, Group, Task, TurnEnd
+from tinker_actors.data.messages import ToolList
 from tinker_actors.environments import Agent, Environment, Forfeit, Step
 from tinker_actors.errors import ConfigError
 from tinker_actors.rollouts import rollout_metrics
@@ -225,6 +226,20 @@ async def test_an_agent_that_hides_its_cancellation_is_late_all_the_same():
         episode = await play(Loses(), limits, a=Hides())
         assert "seat 'a', turn 0: not done in time" in episode.error
         assert episode.end is EpisodeEnd.FORFEITED
+
+
+async def test_a_seat_that_cannot_take_its_tools_has_failed():
+    class Refuses(Fails):
+        async def equip(self, tools):
+            raise ValueError("no such tool")
+
+    class Equips(Loses):
+        def tool_list(self, seat):
+            return ToolList(schemas=(), described="none") if seat == "b" else None
+
+    episode = await play(Equips(), b=Refuses())
+    assert episode.end is EpisodeEnd.FORFEITED
+    assert "seat 'b', turn 0: ValueError: no such tool" in episode.error
 
 
 async def test_limits_of_seats_that_are_not_there_are_refused():

@@ -153,9 +153,10 @@ class EpisodeProtocol:
         step = live.step_now if isinstance(live, LiveEnvironment) else live.step
         clock.next_turn()
         observations = await live.reset(self._about.seed)
-        for seat, tools in live.tools.items():
-            await self._agents[seat].equip(tools)
         clock.check()
+        for seat, tools in live.tools.items():
+            self._stage, barrier.waiting_for = _ACT, {seat: observations.get(seat, ())}
+            await self._agents[seat].equip(tools)
         bounded, at_leisure = clock.bounded, not self._limits.seat_seconds
         for turn in range(min(live.max_turns, self._limits.max_turns or live.max_turns)):
             if bounded:
