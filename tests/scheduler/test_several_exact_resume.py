@@ -22,12 +22,8 @@ SMALL = [
 ]
 GAMES = {
     "two policies": [
-        "--policies.x.rank",
-        "4",
-        "--policies.o.learning-rate",
-        "2e-3",
-        "--algorithm.name",
-        "role_baseline",
+        *("--policies.x.rank", "4", "--policies.o.learning-rate", "2e-3", "--algorithm.name", "role_baseline"),
+        *("--kl.coefficient", "0.05"),
     ],
     "league": [
         *("--seats.o.player", "league", "--seats.o.rule", "win_rate", "--seats.o.every", "1", "--seats.o.size", "3"),

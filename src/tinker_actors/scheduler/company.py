@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import cast
 
+from tinker_actors.actors import ActorRef
+from tinker_actors.coordinator import RunCoordinator
 from tinker_actors.data import derive_seed
 from tinker_actors.errors import ConfigError
 from tinker_actors.policies import PolicySpec, Snapshot, SnapshotStore
@@ -28,6 +31,7 @@ class Company:
     Attributes:
         base_model: What all policies stand on.
         trainer: Holds those that learn.
+        coordinator: Where they wait for each other between the phases of a step.
         sampler: Serves their snapshots, and the frozen ones.
         casting: Says who plays where.
         students: Those that learn.
@@ -37,6 +41,7 @@ class Company:
 
     base_model: str
     trainer: Trainer
+    coordinator: RunCoordinator
     sampler: ServesSnapshots
     casting: Casting
     students: tuple[Student, ...]
@@ -70,6 +75,7 @@ class Company:
         return cls(
             base_model=base,
             trainer=trainer,
+            coordinator=await _coordinator(crew, trainer, policies),
             sampler=sampler,
             casting=casting,
             students=_students(crew, trainer, snapshots, references, {}),
@@ -116,12 +122,20 @@ class Company:
         return cls(
             base_model=state.base_model,
             trainer=trainer,
+            coordinator=await _coordinator(crew, trainer, policies),
             sampler=sampler,
             casting=Casting(config, players, sampler, frozen),
             students=_students(crew, trainer, snapshots, references, baselines),
             versions={first + place: each for place, each in enumerate(versions)},
             frozen=frozen,
         )
+
+
+async def _coordinator(crew: Crew, trainer: Trainer, policies: Sequence[str]) -> RunCoordinator:
+    """The global barrier over all policies; it breaks if their trainer ends."""
+    return await crew.mesh.spawn(
+        RunCoordinator, dict.fromkeys(policies, cast("ActorRef", trainer)), name="coordinator", node=0
+    )
 
 
 def _specs(crew: Crew, base_model: str) -> list[PolicySpec]:

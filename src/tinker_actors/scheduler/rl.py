@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from tinker_actors.coordinator import Phase as BarrierPhase
-from tinker_actors.coordinator import PhaseBarrier
+from tinker_actors.coordinator import RunCoordinator
 from tinker_actors.data import Episode, Group
 from tinker_actors.errors import RunError
 from tinker_actors.rollouts import Collected, policy_metrics, rollout_metrics, seat_outcomes
@@ -49,6 +49,7 @@ class Learner:
     Args:
         crew: The run's actors.
         trainer: Holds the policies.
+        coordinator: Where they wait for each other.
         sampler: Serves their snapshots.
         casting: Says who plays.
         students: The policies.
@@ -60,6 +61,7 @@ class Learner:
         self,
         crew: Crew,
         trainer: Trainer,
+        coordinator: RunCoordinator,
         sampler: ServesSnapshots,
         casting: Casting,
         students: Sequence[Student],
@@ -76,7 +78,7 @@ class Learner:
         self._casting = casting
         self._students = tuple(students)
         self._frozen = tuple(frozen)
-        self._barrier = PhaseBarrier([student.policy for student in students])
+        self._coordinator = coordinator
         self._rounds = 0
         self._awaited = 0
         self._rollouts = Ahead(
@@ -154,7 +156,7 @@ class Learner:
         await self._finish(student, BarrierPhase.UPDATE)
 
     async def _finish(self, student: Student, phase: BarrierPhase) -> None:
-        await self._barrier.finish(student.policy, phase, self._rounds)
+        await self._coordinator.finish(student.policy, phase, self._rounds)
 
     async def _all(self, work: Callable[[Student], Coroutine[None, None, None]]) -> None:
         """Do something for every policy at the same time; the first failure ends it for all."""

@@ -85,6 +85,7 @@ class _Job:
         learner = Learner(
             self._crew,
             company.trainer,
+            company.coordinator,
             company.sampler,
             company.casting,
             company.students,
