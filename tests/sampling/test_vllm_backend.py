@@ -191,9 +191,11 @@ async def test_a_request_under_way_keeps_its_snapshot_through_a_refresh(mesh, pu
     request = ask(one.handle, "x", max_tokens=3, default_stops=False)
     task = asyncio.create_task(sampler.sample(request))
     await stand_in.asked.wait()
+    held, stand_in.held = stand_in.held, None
     await sampler.refresh([two.handle])
+    await sampler.sample(ask(two.handle, "y", max_tokens=1))
     assert len(stand_in.adapters) == 2
-    stand_in.held.set()
+    held.set()
     reply = await task
     assert reply.snapshot == one.handle
     assert reply.samples[0].logprobs == pytest.approx(one.logprobs(request.prompt, reply.samples[0].tokens), abs=1e-5)
