@@ -314,15 +314,17 @@ async def test_code_ends_with_the_process_that_runs_it():
         shutil.rmtree(folder.parent)
 
 
-async def test_waiting_for_a_core_is_not_counted():
-    limits = SandboxLimits(seconds=1.5)
-    sandboxes = [PythonSandbox(limits) for _ in range(3 * len(os.sched_getaffinity(0)))]
+async def test_no_more_code_runs_at_a_time_than_there_are_cores():
+    cores = len(os.sched_getaffinity(0))
+    sandboxes = [PythonSandbox(SMALL) for _ in range(2 * cores + 1)]
     try:
-        results = await asyncio.gather(*(each.run("import time\ntime.sleep(0.6)") for each in sandboxes))
-        assert [result.limit for result in results] == [""] * len(sandboxes)
+        code = "import time\nprint(time.monotonic())\ntime.sleep(0.2)\nprint(time.monotonic())"
+        results = await asyncio.gather(*(each.run(code) for each in sandboxes))
     finally:
         for each in sandboxes:
             await each.close()
+    spans = [tuple(map(float, result.text.split())) for result in results]
+    assert max(sum(start <= at < end for start, end in spans) for at, _ in spans) <= cores
 
 
 async def test_code_can_not_replace_the_next_program(sandbox):
