@@ -11,7 +11,7 @@ stack.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -20,6 +20,7 @@ from tinker_actors.kernels import RowPlan
 
 TILE = 4
 _LEAST_RANK = 8
+_WORTH_APART = 1024  # outputs of a layer from which on zeros beside its B cost more than a product of its own
 
 
 def rank_class(rank: int) -> int:
@@ -85,6 +86,19 @@ def plan_tiles(slots: Sequence[int], places: dict[int, Place]) -> list[TilePlan]
     return [_plan_class(rank, sorted(parts), len(slots)) for rank, parts in sorted(classes.items())]
 
 
+def in_order(plans: Sequence[TilePlan]) -> tuple[list[TilePlan], Tensor | None]:
+    """Plans for the rows in the order of their tiles, and that order, where the tiles hold exactly the rows.
+
+    Then no layer has to gather them. Elsewhere, or where they lie so already, the plans as they are and None.
+    """
+    if len(plans) != 1 or plans[0].whole or plans[0].rows is not None:
+        return list(plans), None
+    plan = plans[0]
+    if len(plan.gather_n) != len(plan.source):
+        return list(plans), None
+    return [replace(plan, source=torch.arange(len(plan.source)), whole=True)], plan.gather_n
+
+
 def _plan_class(rank: int, parts: list[tuple[int, list[int]]], total: int) -> TilePlan:
     gather: list[int] = []
     rows: list[int] = []
@@ -131,6 +145,9 @@ def _plan_class(rank: int, parts: list[tuple[int, list[int]]], total: int) -> Ti
 class LayerStacks:
     """The stacks of one layer, or of several that read the same input.
 
+    Layers share A, each with its columns, and so one product. Small ones share B as well, which is zero between them;
+    of large ones each has its own.
+
     Args:
         inputs: Width of the input.
         outputs: Width of each layer's output.
@@ -138,7 +155,8 @@ class LayerStacks:
 
     def __init__(self, inputs: int, outputs: Sequence[int]) -> None:
         self._inputs, self._outputs = inputs, tuple(outputs)
-        self._stacks: dict[int, tuple[Tensor, Tensor]] = {}
+        self._apart = min(outputs) >= _WORTH_APART
+        self._stacks: dict[int, tuple[Tensor, list[Tensor]]] = {}
         self._held: dict[int, set[int]] = {}
 
     def put(self, place: Place, parts: Sequence[tuple[Tensor, Tensor, float] | None]) -> None:
@@ -148,14 +166,18 @@ class LayerStacks:
             return
         a_sir, b_sro = self._room(place)
         self._held.setdefault(place.rank, set()).add(place.index)
-        row = 0
+        column = 0
         for number, part in enumerate(parts):
             if part is not None:
                 a_ri, b_or, scale = part
-                at = slice(number * place.rank, number * place.rank + a_ri.shape[0])
-                a_sir[place.index, :, at] = a_ri.t()
-                b_sro[place.index, at, row : row + self._outputs[number]] = b_or.t() * scale
-            row += self._outputs[number]
+                rank, first = a_ri.shape[0], number * place.rank
+                a_sir[place.index, :, first : first + rank] = a_ri.t()
+                if self._apart:
+                    b_sro[number][place.index, :rank] = b_or.t() * scale
+                else:
+                    columns = slice(column, column + self._outputs[number])
+                    b_sro[0][place.index, first : first + rank, columns] = b_or.t() * scale
+            column += self._outputs[number]
 
     def clear(self, place: Place) -> None:
         """Take an adapter out."""
@@ -166,7 +188,8 @@ class LayerStacks:
         if not held:
             del self._held[place.rank], self._stacks[place.rank]
             return
-        for tensor in self._stacks[place.rank]:
+        a_sir, b_sro = self._stacks[place.rank]
+        for tensor in (a_sir, *b_sro):
             tensor[place.index].zero_()
 
     def add(self, y_to: Tensor, x_ti: Tensor, plan: TilePlan) -> None:
@@ -174,44 +197,57 @@ class LayerStacks:
         stack = self._stacks.get(plan.rank)
         if stack is None:
             return
-        a_sir, b_sro = stack
-        capacity = a_sir.shape[0]
+        own = plan.whole and y_to.dtype == torch.float32
         x_ni = x_ti if plan.whole else x_ti.index_select(0, plan.gather_n)
-        x_cki = x_ni.float().view(-1, TILE, x_ni.shape[1])
-        parts: list[Tensor] = []
+        y_no = y_to if plan.whole else y_to.index_select(0, plan.gather_n)
+        x_cki, y_cko = x_ni.float().view(-1, TILE, x_ni.shape[1]), y_no.float().view(-1, TILE, y_no.shape[1])
         for call in plan.calls:
-            x = x_cki.narrow(0, call.first, call.count)
-            high = min(call.low + (1 if call.one else call.count), capacity)
-            if call.low >= capacity:  # this layer isn't adapted by so late an adapter
-                parts.append(x.new_zeros(call.count, TILE, b_sro.shape[2]))
-                continue
-            a, b = a_sir[call.low : high], b_sro[call.low : high]
-            if call.one:
-                a, b = a.expand(call.count, -1, -1), b.expand(call.count, -1, -1)
-            elif high < call.low + call.count:
-                made = torch.bmm(torch.bmm(x[: high - call.low], a), b)
-                parts.append(torch.cat([made, x.new_zeros(call.count - made.shape[0], TILE, made.shape[2])]))
-                continue
-            parts.append(torch.bmm(torch.bmm(x, a), b))
-        made_no = (parts[0] if len(parts) == 1 else torch.cat(parts)).view(-1, b_sro.shape[2])
-        if plan.whole:
-            y_to.add_(made_no)
+            self._call(y_cko, x_cki, call, *stack)
+        if own:
             return
-        made_to = made_no.index_select(0, plan.source)
-        if plan.rows is None:
-            y_to.add_(made_to)
+        made_no = y_cko.view_as(y_no)
+        if plan.whole:
+            y_to.copy_(made_no)
+        elif plan.rows is None:
+            torch.index_select(made_no.to(y_to.dtype), 0, plan.source, out=y_to)
         else:
-            y_to.index_copy_(0, plan.rows, y_to.index_select(0, plan.rows).add_(made_to))
+            y_to.index_copy_(0, plan.rows, made_no.index_select(0, plan.source).to(y_to.dtype))
 
-    def _room(self, place: Place) -> tuple[Tensor, Tensor]:
-        a, b = self._stacks.get(place.rank, (None, None))
+    def _call(self, y_cko: Tensor, x_cki: Tensor, call: Call, a_sir: Tensor, b_sro: Sequence[Tensor]) -> None:
+        count = call.count if call.one else min(call.count, a_sir.shape[0] - call.low)
+        if call.low >= a_sir.shape[0]:  # this layer isn't adapted by so late an adapter
+            return
+        high = call.low + (1 if call.one else count)
+        x, y = x_cki.narrow(0, call.first, count), y_cko.narrow(0, call.first, count)
+
+        def of(stack: Tensor) -> Tensor:
+            part = stack[call.low : high]
+            return part.expand(count, -1, -1) if call.one else part
+
+        inner = torch.bmm(x, of(a_sir))
+        if not self._apart:
+            y.baddbmm_(inner, of(b_sro[0]))
+            return
+        column, rank = 0, b_sro[0].shape[1]
+        for number, b in enumerate(b_sro):
+            piece = y.narrow(2, column, b.shape[2])
+            piece.baddbmm_(inner.narrow(2, number * rank, rank), of(b))
+            column += b.shape[2]
+
+    def _room(self, place: Place) -> tuple[Tensor, list[Tensor]]:
+        a, b = self._stacks.get(place.rank, (None, []))
         size = 0 if a is None else a.shape[0]
         if place.index >= size:
             grown = max(place.index + 1, 2 * size)
             width = place.rank * len(self._outputs)
             a_new = torch.zeros(grown, self._inputs, width)
-            b_new = torch.zeros(grown, width, sum(self._outputs))
-            if a is not None and b is not None:
-                a_new[:size], b_new[:size] = a, b
+            if self._apart:
+                b_new = [torch.zeros(grown, place.rank, output) for output in self._outputs]
+            else:
+                b_new = [torch.zeros(grown, width, sum(self._outputs))]
+            if a is not None:
+                a_new[:size] = a
+                for new, old in zip(b_new, b, strict=True):
+                    new[:size] = old
             self._stacks[place.rank] = (a_new, b_new)
         return self._stacks[place.rank]

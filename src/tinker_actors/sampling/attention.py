@@ -135,12 +135,20 @@ class Step:
         places_t: The place of each row, shape (T,).
         runs: How rows are grouped.
         rows: Rows that belong to sequences; what comes after them is padding.
+        order_t: Where layers see the rows in another order than that of the runs: for each the row that it is there.
+        back_t: For each row of the runs where layers see it; made from `order_t`.
     """
 
     pool: KVPool
     places_t: Tensor
     runs: list[Run]
     rows: int
+    order_t: Tensor | None = None
+    back_t: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        if self.order_t is not None:
+            self.back_t = self.order_t.argsort()
 
 
 class StepHolder:
@@ -199,9 +207,11 @@ class StepHolder:
             answer_thd[rows:].zero_()
         pool.write(layer, step.places_t, keys_tgd[:rows].to(pool.dtype), values_tgd[:rows].to(pool.dtype))
         query_thd = query_thd.to(pool.dtype)
+        if step.back_t is not None:
+            query_thd = query_thd.index_select(0, step.back_t)
         for run in step.runs:
             _attend(answer_thd, query_thd, run, pool, layer, scaling, window, softcap)
-        return answer_thd
+        return answer_thd if step.order_t is None else answer_thd.index_select(0, step.order_t)
 
 
 def install(model: nn.Module, holder: StepHolder) -> int:

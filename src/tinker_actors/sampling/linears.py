@@ -6,13 +6,14 @@ How weights are held and multiplied is `weights`' business.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 from tinker_actors.kernels import RowPlan
 from tinker_actors.kernels.backend import backend_for
-from tinker_actors.sampling.adapter_stacks import LayerStacks, Place, TilePlan, plan_tiles, rank_class
+from tinker_actors.sampling.adapter_stacks import LayerStacks, Place, TilePlan, in_order, plan_tiles, rank_class
 from tinker_actors.sampling.adapter_tables import LayerTables, plan_rows
 from tinker_actors.sampling.weights import weights_of
 
@@ -45,6 +46,13 @@ class Plans:
     def of(self, slots: Sequence[int], places: dict[int, Place]) -> Sequence[TilePlan | RowPlan]:
         """The plans for rows of these adapters."""
         return plan_tiles(slots, places) if self._backend is None else plan_rows(slots, places)
+
+    def arrange(self) -> Tensor | None:
+        """Let layers have the step's rows in the order of their tiles, if that spares them anything; that order."""
+        if self._backend is not None:
+            return None
+        self.tiles, order_t = in_order(cast("Sequence[TilePlan]", self.tiles))
+        return order_t
 
     def rank_class(self, rank: int) -> int:
         """Adapters of one class lie together."""

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from tinker_actors.data import ModelInput
@@ -154,31 +155,32 @@ class Network:
         padding = max(0, self._least_rows - count)
         wanted = list(rows.wanted)
         some = wanted + [len(rows.ids) + padding - 1] * max(0, self._least_rows - len(wanted))
-        places = [span.start + span.held + number for span in rows.spans for number in range(span.count)]
+        places_t = torch.tensor([span.start + span.held + n for span in rows.spans for n in range(span.count)])
         slots = [*rows.slots, *([NO_ADAPTER] * padding)]
+        ids_t, keep_w = torch.tensor([*rows.ids, *([0] * padding)]), torch.tensor(some)
+        positions, order_t = F.pad(rows.positions, (0, padding)), None
         if self._adapters:
             self._plans.tiles = self._plans.of(slots, self._adapters)
             self._plans.head = self._plans.of([slots[row] for row in some], self._adapters)
-        self._holder.step = Step(
-            pool=pool,
-            places_t=torch.tensor(places),
-            runs=runs_of(rows.spans),
-            rows=count,
-        )
-        positions = torch.nn.functional.pad(rows.positions, (0, padding))
+            if not padding and not rows.images:
+                order_t = self._plans.arrange()
+        if order_t is not None:
+            ids_t, positions, places_t = ids_t[order_t], positions[..., order_t], places_t[order_t]
+            keep_w = order_t.argsort()[keep_w]
+        self._holder.step = Step(pool=pool, places_t=places_t, runs=runs_of(rows.spans), rows=count, order_t=order_t)
         extra = self.vision.arguments(self._model, rows.images) if self.vision is not None and rows.images else {}
         try:
-            logits_wv = self._forward([*rows.ids, *([0] * padding)], positions, torch.tensor(some), extra)
+            logits_wv = self._forward(ids_t, positions, keep_w, extra)
         finally:
             self._holder.step, self._plans.tiles, self._plans.head = None, [], []
         logits_wv = logits_wv[: len(wanted)]
         return logits_wv if self.vision is None else self.vision.suppress(logits_wv)
 
-    def _forward(self, ids: list[int], positions: Tensor, keep: Tensor, extra: dict[str, object]) -> Tensor:
+    def _forward(self, ids: Tensor, positions: Tensor, keep: Tensor, extra: dict[str, object]) -> Tensor:
         if self._lean is not None:
-            return self._lean(torch.tensor(ids), positions, keep)
+            return self._lean(ids, positions, keep)
         output = self._model(
-            input_ids=torch.tensor([ids]),
+            input_ids=ids[None],
             position_ids=positions[:, None] if positions.dim() == 2 else positions[None],
             use_cache=False,
             logits_to_keep=keep,
@@ -192,7 +194,7 @@ class Network:
 
     def _try_original(self) -> Tensor:
         with torch.inference_mode():
-            return self._forward(self._ids(), self._positions(), torch.arange(_TRIED_TOKENS), {})
+            return self._forward(torch.tensor(self._ids()), self._positions(), torch.arange(_TRIED_TOKENS), {})
 
     def _ids(self) -> list[int]:
         return [(7 * number + 3) % min(self.vocab_size, 64) for number in range(_TRIED_TOKENS)]
