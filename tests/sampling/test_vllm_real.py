@@ -23,7 +23,6 @@ pytestmark = [
 ]
 
 BASE = "smollm2-135m"
-TOKENIZER = load_tokenizer(BASE)
 PROMPTS = [
     "The capital of France is",
     "def add(a, b):",
@@ -56,10 +55,14 @@ async def served(tmp_path_factory):
         yield ours, theirs, one, two
 
 
+def encode(text):
+    return load_tokenizer(BASE).encode(text)
+
+
 def requests(one, two, **params):
     return [
         SamplingRequest(
-            prompt=tuple(TOKENIZER.encode(text)),
+            prompt=tuple(encode(text)),
             snapshot=(one, two)[(place + place // len(PROMPTS)) % 2].handle,
             params=SamplingParams(default_stops=False, **params),
         )
@@ -118,7 +121,7 @@ async def test_prompts_and_targets_score_as_ours_while_others_share_the_batch(se
 
 async def test_streams_groups_and_stops(served):
     _, theirs, one, _ = served
-    prompt = tuple(TOKENIZER.encode("1 2 3"))
+    prompt = tuple(encode("1 2 3"))
     params = SamplingParams(max_tokens=8, logprobs=3, default_stops=False)
     request = SamplingRequest(prompt=prompt, snapshot=one.handle, num_samples=3, params=params)
     *told, reply = [item async for item in theirs.stream.sample_tokens(request)]
@@ -127,7 +130,7 @@ async def test_streams_groups_and_stops(served):
         assert tuple(token.token for token in told if token.index == index) == sample.tokens
         assert all(len(tops) == 3 for tops in sample.top_logprobs)
     stopping = SamplingRequest(
-        prompt=tuple(TOKENIZER.encode("a b c d e f g h")),
+        prompt=tuple(encode("a b c d e f g h")),
         snapshot=one.handle,
         params=SamplingParams(max_tokens=32, temperature=0, stop=("e",), default_stops=False),
     )
@@ -138,7 +141,7 @@ async def test_streams_groups_and_stops(served):
 
 async def test_a_snapshot_that_left_is_refused_and_comes_back_under_another_name(served):
     ours, theirs, one, two = served
-    asked = ask(one.handle, tuple(TOKENIZER.encode("The capital of France is")), max_tokens=4, temperature=0)
+    asked = ask(one.handle, tuple(encode("The capital of France is")), max_tokens=4, temperature=0)
     await theirs.refresh([two.handle])
     with pytest.raises(UnknownPolicyError):
         await theirs.sample(asked)
