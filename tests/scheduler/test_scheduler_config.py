@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import tomli_w
 
+from tinker_actors.environments import Forfeit
 from tinker_actors.errors import ConfigError, RunError
 from tinker_actors.scheduler import RunFolder, RunState, find_runs, load_config
 from tinker_actors.scheduler.league import Member, Pool
@@ -113,6 +114,15 @@ def test_what_can_not_work_is_refused_in_one_line_that_names_it(arguments: list[
         load_config(None, arguments)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_what_bounds_an_episode_and_what_a_failed_seat_does_to_it():
+    own = ["--rollouts.forfeit", "loss", "--rollouts.seat-timeouts.x", "2.5", "--rollouts.turn-timeout", "9"]
+    limits = load_config(None, [*ENVIRONMENT, *own]).rollouts.limits
+    assert (limits.forfeit, limits.seat_seconds, limits.turn_seconds) == (Forfeit.LOSS, {"x": 2.5}, 9.0)
+    assert load_config(None, ENVIRONMENT).rollouts.limits.forfeit is None
+    with pytest.raises(ConfigError, match=r"seat_seconds\['x'\] is 0"):
+        load_config(None, [*ENVIRONMENT, "--rollouts.seat-timeouts.x", "0"])
 
 
 def test_a_file_that_is_no_toml_or_not_there_is_named(tmp_path: Path):
