@@ -7,6 +7,7 @@ from sampling_harness import TOKENIZER, ask
 from tinker_actors.actors import Mesh
 from tinker_actors.data import TurnEnd
 from tinker_actors.errors import ConfigError, ContextOverflowError, UnknownPolicyError
+from tinker_actors.models import load_base
 from tinker_actors.sampling import Sampler, SamplingReply
 
 
@@ -173,3 +174,18 @@ async def test_nothing_is_lost_among_cancellations_and_refreshes(publisher):
         assert sample.logprobs == pytest.approx(owner.logprobs(request.prompt, sample.tokens), abs=1e-5)
     assert served == stats.requests > 50
     assert (stats.failed, stats.waiting, stats.snapshots) == (0, 0, ())
+
+
+async def test_a_sampler_that_keeps_no_base_serves_adapters_and_full_weights(publisher):
+    lora, full = publisher.lora("p", seed=1), publisher.full("q", seed=2)
+    load_base("tiny-llama").release()
+    async with Mesh() as mesh:
+        sampler = await mesh.spawn(Sampler, **options(publisher, keep_base=False, max_adapters=1))
+        await sampler.refresh([lora.handle, full.handle])
+        for entry in (lora, full):
+            request = ask(entry.handle, "hello", max_tokens=4, seed=1)
+            reply = await sampler.sample(request)
+            expected = entry.logprobs(request.prompt, reply.samples[0].tokens)
+            assert reply.samples[0].logprobs == pytest.approx(expected, abs=1e-5)
+        with pytest.raises(ConfigError, match="max_adapters is 0; an integer >= 1"):
+            await mesh.spawn(Sampler, **options(publisher, max_adapters=0))

@@ -1,11 +1,15 @@
 """Every supported family against transformers' own generate, greedy, token for token."""
 
+import gc
+import weakref
+
 import pytest
 import torch
 import transformers
 
 from tinker_actors.errors import ModelError
 from tinker_actors.models import load_base, load_tokenizer, save_model_directory
+from tinker_actors.models.base import load_own_base
 from tinker_actors.sampling.attention import Span
 from tinker_actors.sampling.kv_pool import KVPool
 from tinker_actors.sampling.networks import Network, Rows
@@ -127,3 +131,25 @@ def test_a_model_with_layers_that_do_not_attend_is_refused_by_name():
     config = transformers.MambaConfig(vocab_size=64, hidden_size=32, num_hidden_layers=1, state_size=4)
     with pytest.raises(ModelError, match="MambaForCausalLM"):
         Network(transformers.MambaForCausalLM(config).eval())
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma2"])
+def test_a_network_that_owns_its_weights_gives_up_what_its_products_hold_and_keeps_its_logits(family):
+    shared, model = Greedy(Network(model_of(family, **WIDE))), model_of(family, **WIDE)
+    packed = [weakref.ref(layer.mlp.down_proj.weight) for layer in model.model.layers]
+    owned = Greedy(Network(model, owned=True))
+    gc.collect()
+    assert not any(weight() is not None for weight in packed)
+    prompt = [5 + 7 * number % 120 for number in range(40)]
+    assert torch.equal(owned.step([(0, 0, prompt)]), shared.step([(0, 0, prompt)]))
+
+
+def test_a_base_of_ones_own_is_the_shared_one_where_that_is_loaded():
+    load_base("tiny-llama").release()
+    own = load_own_base("tiny-llama")
+    assert not own.shared
+    with pytest.raises(ModelError, match="no skeletons"):
+        own.skeleton()
+    shared = load_base("tiny-llama")
+    assert shared is not own
+    assert load_own_base("tiny-llama") is shared

@@ -47,10 +47,11 @@ class BaseModel:
         vision: How the model takes images; None if it reads none.
         model: The model itself: evaluation mode, no gradients. Treat it as read-only; take a `skeleton` to change
             modules.
+        shared: Whether others in the process have it too. If not, whoever loaded it may change `model` itself.
     """
 
-    def __init__(self, spec: ModelSpec, dtype: str, model: PreTrainedModel) -> None:
-        self.spec, self.dtype = spec, dtype
+    def __init__(self, spec: ModelSpec, dtype: str, model: PreTrainedModel, *, shared: bool = True) -> None:
+        self.spec, self.dtype, self.shared = spec, dtype, shared
         self.model = model.eval().requires_grad_(False)
         self.vision = Vision.read(spec.tokenizer_path)
 
@@ -84,7 +85,12 @@ class BaseModel:
 
         Modules and parameter objects are new, so layers may be injected and replaced without anyone else seeing it;
         the storage is the base's own. Writing to a base parameter in place would therefore change it for all.
+
+        Raises:
+            ModelError: The base is not shared: its one user may have changed it.
         """
+        if not self.shared:
+            raise ModelError(f"this {self.name} is its user's own and has no skeletons; take `load_base` to share one")
         memo: dict[int, Any] = {}
         for parameter in self.model.parameters():
             memo[id(parameter)] = nn.Parameter(parameter.detach(), requires_grad=False)
@@ -115,6 +121,21 @@ def load_base(name: str, dtype: str = "float32") -> BaseModel:
             _bases[key] = BaseModel(spec, dtype, spec.load(dtype))
             logger.info("loaded %s in %s", spec.name, dtype)
         return _bases[key]
+
+
+def load_own_base(name: str, dtype: str = "float32") -> BaseModel:
+    """A base model that nobody else gets, for one who gives up weights that it needs no more.
+
+    Where the process has loaded this base already, it is that one, and shared: a copy would take more memory.
+
+    Raises:
+        ModelNotFoundError: Nothing has this name.
+        ModelError: The dtype is unknown or the weights can't be loaded.
+    """
+    spec = resolve(name)
+    with _lock:
+        held = _bases.get((spec.name, dtype))
+    return held or BaseModel(spec, dtype, spec.load(dtype), shared=False)
 
 
 def release_base(name: str, dtype: str | None = None) -> None:

@@ -140,7 +140,7 @@ def _joined_bias(layers: Sequence[nn.Linear]) -> Tensor | None:
 
 
 def replace_linears(
-    model: nn.Module, skip: Sequence[str], plans: Plans, *, wide: bool = False
+    model: nn.Module, skip: Sequence[str], plans: Plans, *, wide: bool = False, owned: bool = False
 ) -> dict[str, tuple[Product, int]]:
     """Replace a model's linear layers; which product computes each, by path.
 
@@ -149,6 +149,7 @@ def replace_linears(
         skip: Paths below which layers stay as they are.
         plans: Shared by all layers.
         wide: Whether inputs are float32 whatever the weights are.
+        owned: Whether the layers' weights are given up as soon as their product has them in the form that it needs.
     """
     head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None  # pyright: ignore
     made: dict[str, tuple[Product, int]] = {}
@@ -160,6 +161,8 @@ def replace_linears(
             layers = [children[name] for name in names]
             product = Product(layers, plans, head=layers[0] is head, wide=wide)
             for number, (name, layer) in enumerate(zip(names, layers, strict=True)):
+                if owned:  # tied weights stay with whoever else refers to them
+                    layer.weight = nn.Parameter(layer.weight.new_empty(0), requires_grad=False)
                 setattr(parent, name, Piece(product, number, layer))
                 made[f"{path}.{name}".lstrip(".")] = (product, number)
     return made

@@ -5,6 +5,8 @@ Shape suffixes: T rows of a step, W rows whose logits are wanted, V vocabulary.
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,12 +68,13 @@ class Network:
     Args:
         model: Nobody else's; its layers are replaced.
         vision: The model's.
+        owned: Whether its weights are nobody else's either: those that are held in another form are given up.
 
     Raises:
         ModelError: The model's attention can't be computed here.
     """
 
-    def __init__(self, model: PreTrainedModel, vision: Vision | None = None) -> None:
+    def __init__(self, model: PreTrainedModel, vision: Vision | None = None, *, owned: bool = False) -> None:
         self._model, self.vision = model, vision
         self.config: PretrainedConfig = model.config
         self.vocab_size = int(model.config.get_text_config().vocab_size)
@@ -83,9 +86,11 @@ class Network:
         expected = self._try_original()
         layers = install(model, self._holder)
         wide = vision is None and wide_products(self.dtype, next(model.parameters()).device)
-        self._products = replace_linears(model, (TOWER,), self._plans, wide=wide)
+        self._products = replace_linears(model, (TOWER,), self._plans, wide=wide, owned=owned)
         if wide:
             widen(model)
+        if owned:
+            _settle_weights(model)
         self._lean = LeanDecoder(model, self._holder) if LeanDecoder.fits(model) else None
         # fewer rows than this are computed otherwise by some product
         self._least_rows = max((product.least_rows for product, _ in self._products.values()), default=1)
@@ -231,3 +236,11 @@ class Network:
         if sorted(found) != list(range(count)) or not same:
             raise ModelError(f"{name} can't be sampled from here: its attention gives other logits than transformers'")
         return tuple(layers)
+
+
+def _settle_weights(model: PreTrainedModel) -> None:
+    """What is left takes memory of its own, so that no file stays mapped for it; what was freed goes to the system."""
+    for parameter in model.parameters():
+        parameter.data = parameter.data.clone()
+    with contextlib.suppress(AttributeError, OSError):  # the C library has another allocator
+        ctypes.CDLL(None).malloc_trim(0)

@@ -88,7 +88,8 @@ class Residents:
     ) -> None:
         self._base, self._store = base, store
         self._max_adapters, self._adapter_memory = max_adapters, adapter_memory
-        self._lora = Network(base.skeleton(), base.vision)
+        own = not base.shared
+        self._lora = Network(base.model if own else base.skeleton(), base.vision, owned=own)
         self.lodging = Lodging(self._lora, self._read_again, most=max_adapters, host_memory=adapter_memory)
         self._by_handle: dict[str, Resident] = {}
         self._leaving: list[Resident] = []
@@ -200,16 +201,16 @@ class Residents:
         if resolve(snapshot.base_model).name != self._base.name:
             raise PolicyError(f"{handle} is of base model {snapshot.base_model}; this sampler serves {self._base.name}")
         lent = handed_over(snapshot)
-        if isinstance(lent, LentWeights):
-            if lent.adapter is not None:
-                return Checked(snapshot=snapshot, adapter=lent.adapter, network=None, lent=lent)
+        if isinstance(lent, LentWeights) and lent.adapter is not None:
+            return Checked(snapshot=snapshot, adapter=lent.adapter, network=None, lent=lent)
+        if isinstance(lent, LentWeights) and self._base.shared:
             network = Network(lent_model(self._base, lent), self._base.vision)
             return Checked(snapshot=snapshot, adapter=None, network=network, lent=lent)
         folder = self._store.fetch(snapshot)
         if snapshot.kind == "lora":
             return Checked(snapshot=snapshot, adapter=self._lora.read(folder), network=None)
         model = load_directory(folder, self._base.dtype).eval().requires_grad_(False)
-        network = Network(model, self._base.vision)
+        network = Network(model, self._base.vision, owned=True)
         if network.vocab_size != self.vocab_size:
             raise PolicyError(f"{handle} has {network.vocab_size} logits; {self._base.name} has {self.vocab_size}")
         return Checked(snapshot=snapshot, adapter=None, network=network)

@@ -8,7 +8,7 @@ from functools import partial
 
 from tinker_actors.actors import Actor, concurrent
 from tinker_actors.errors import ConfigError, PolicyError, SamplingError
-from tinker_actors.models.base import load_base
+from tinker_actors.models.base import load_base, load_own_base
 from tinker_actors.models.catalogue import load_tokenizer
 from tinker_actors.policies import SnapshotStore
 from tinker_actors.sampling.engine import Answer, Engine, Progress
@@ -41,6 +41,7 @@ class Sampler(Actor):
         prefix_caching: bool = True,
         max_adapters: int | None = None,
         adapter_memory: int = 2**30,
+        keep_base: bool = True,
         dtype: str = "float32",
         threads: int | None = None,
     ) -> None:
@@ -59,6 +60,9 @@ class Sampler(Actor):
                 way to others and come back when they are asked for. None for all that are served.
             adapter_memory: Bytes of host memory for copies of adapters, where `max_adapters` bounds them; the rest is
                 read again from the store, beside the running batch.
+            keep_base: Whether the base model stays in memory as it was loaded, for trainers, other samplers and lent
+                full weights in this process. If not, and nobody has loaded it yet, only what the sampler computes with
+                stays.
             dtype: The base weights' dtype by name.
             threads: Computing threads; None is 1 for models of less than ten million parameters, else torch's setting.
 
@@ -79,6 +83,7 @@ class Sampler(Actor):
                 raise ConfigError(f"{name} is {value}; an integer >= 1 is needed")
         if adapter_memory < 0:
             raise ConfigError(f"adapter_memory is {adapter_memory}; an integer >= 0 is needed")
+        self._load = load_base if keep_base else load_own_base
         self._max_adapters, self._adapter_memory = max_adapters, adapter_memory
         self._base_model, self._dtype, self._threads = base_model, dtype, threads
         self._store = SnapshotStore(store)
@@ -96,7 +101,7 @@ class Sampler(Actor):
     async def on_start(self) -> None:
         """Load the base model and start the engine."""
         self._loop = asyncio.get_running_loop()
-        base = await asyncio.to_thread(load_base, self._base_model, self._dtype)
+        base = await asyncio.to_thread(self._load, self._base_model, self._dtype)
         longest = base.context_length
         if self._context_length is not None and self._context_length > longest:
             raise ConfigError(

@@ -26,6 +26,8 @@ class LocalSettings:
         max_step_tokens: Tokens of one step at most.
         kv_memory: Bytes for keys and values.
         prefix_caching: Whether finished sequences stay for prompts that go on from them.
+        max_adapters: Adapters among the base's layers at once; None for all that are served.
+        adapter_memory: Bytes of host memory for copies of adapters, where `max_adapters` bounds them.
     """
 
     __pydantic_config__: ClassVar[Mapping[str, Any]] = _FORBID
@@ -34,9 +36,13 @@ class LocalSettings:
     max_step_tokens: int = 512
     kv_memory: int = 2**30
     prefix_caching: bool = True
+    max_adapters: int | None = None
+    adapter_memory: int = 2**30
 
     def __post_init__(self) -> None:
-        _positive(self, "max_batch", "max_step_tokens", "kv_memory")
+        _positive(self, "max_batch", "max_step_tokens", "kv_memory", "max_adapters")
+        if self.adapter_memory < 0:
+            raise ConfigError(f"adapter_memory is {self.adapter_memory}; an integer >= 0 is needed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
