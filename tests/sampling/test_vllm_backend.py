@@ -351,6 +351,7 @@ async def test_a_started_server_that_is_killed_is_started_again_and_ends_with_th
     first, second = pids(log)
     assert first != second
     assert "was killed by SIGKILL" in log.read_text()
+    assert not list((tmp_path / "work" / "adapters").iterdir())
     assert not psutil.pid_exists(second)
 
 

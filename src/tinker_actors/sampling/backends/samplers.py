@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from tinker_actors.errors import ConfigError
 from tinker_actors.sampling.backends.front import EngineSampler
 from tinker_actors.sampling.backends.settings import TinkerSettings, VllmSettings
 
 
 class VllmSampler(EngineSampler):
-    """Answers as `Sampler` does, by a vLLM server.
+    """Answers as `Sampler` does, by a vLLM server; needs the extra `vllm`.
 
     Args:
         base_model: Name of the base model.
@@ -16,15 +17,19 @@ class VllmSampler(EngineSampler):
         context_length: Longest prompt and reply together, in tokens; None is the base model's own.
 
     Raises:
-        ConfigError: The settings name no server.
+        ConfigError: The settings name no server, or the extra `vllm` isn't installed.
     """
 
     def __init__(
         self, *, base_model: str, store: str, settings: VllmSettings, context_length: int | None = None
     ) -> None:
-        from tinker_actors.sampling.backends.vllm_engine import VllmEngine
-
         settings.check_complete()
+        try:
+            from tinker_actors.sampling.backends.vllm_engine import VllmEngine
+        except ModuleNotFoundError as error:
+            raise ConfigError(
+                f"the backend 'vllm' needs the package {error.name}; install tinker-actors[vllm]"
+            ) from error
         engine = VllmEngine(base_model=base_model, store=store, settings=settings, context_length=context_length)
         super().__init__(engine, max_waiting=settings.max_waiting)
 

@@ -96,17 +96,23 @@ class VllmEngine:
         """Unload what was loaded into a server that stays, end one that was started."""
         for task in self._tasks:
             task.cancel()
-        if hasattr(self, "_client"):
-            for adapter in list(self._adapters):
-                if self._server is None and self._up.is_set():
-                    with contextlib.suppress(SamplingError):
-                        await self._client.unload(adapter.name)
+        try:
+            if hasattr(self, "_client"):
+                await self._forget()
+            if self._server is not None:
+                await self._server.stop()
+        finally:  # whoever stops the actor may not wait for as long as a server takes to end
+            for adapter in self._adapters:
                 self._folder.drop(adapter)
-            await self._client.close()
-        if self._server is not None:
-            await self._server.stop()
-        if self._scratch is not None:
-            await asyncio.to_thread(shutil.rmtree, self._scratch, ignore_errors=True)
+            if self._scratch is not None:
+                shutil.rmtree(self._scratch, ignore_errors=True)
+
+    async def _forget(self) -> None:
+        for adapter in list(self._adapters):
+            if self._server is None and self._up.is_set():
+                with contextlib.suppress(SamplingError):
+                    await self._client.unload(adapter.name)
+        await self._client.close()
 
     async def load(self, handle: str) -> Loaded:
         """Give the server a snapshot's adapter."""

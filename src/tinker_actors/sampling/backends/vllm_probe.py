@@ -11,7 +11,7 @@ async def check_log_probs(client: VllmClient, base: str) -> None:
     """Refuse a server whose log-probs aren't those of the distribution that tokens are drawn from.
 
     By default vLLM gives those at temperature 1. The gap between the two most likely tokens tells: at temperature 0.5
-    it is twice as large. This asks the base model, for two tokens of a prompt of one; nobody else ever does.
+    it is twice as large. The base model is asked for it, which no request is served by.
 
     Raises:
         InvalidRequestError: Says how the server is to be started.
