@@ -154,3 +154,14 @@ def test_tables_are_written_down_with_the_run_and_read_back_equal(tmp_path: Path
         ],
     )
     assert RunFolder.create(config).load_config() == config
+
+
+def test_a_run_says_who_plays_and_who_is_played_against_in_evaluations():
+    plain = load_config(None, DUEL)
+    assert Players.of(plain, ("a", "b")).title(plain) == "run"
+    config = load_config(
+        None, [*DUEL, "--seats.b.player", "league", "--evaluation.seats.b.player", "demonstration", "--name", "duel"]
+    )
+    found = Players.of(config, ("a", "b"))
+    assert found.title(config) == "duel (a policy policy, b league of policy; evaluated with b demonstration)"
+    assert found.described() == {"a": "policy policy", "b": "demonstration"}

@@ -135,10 +135,7 @@ def plan_groups(
         raise ConfigError(f"{groups} groups of {group_size} episodes were planned; at least 1 of each is needed")
     if tasks is not None and len(tasks) != groups:
         raise ConfigError(f"{len(tasks)} tasks were given for {groups} groups; one each is needed")
-    each = [seats] * groups if isinstance(seats, Mapping) else list(seats)
-    if len(each) != groups:
-        raise ConfigError(f"{len(each)} line-ups were given for {groups} groups; one each is needed")
-    line_ups = [line_up for place, line_up in enumerate(each) if line_up not in each[:place]]
+    line_ups, numbers = _numbered(seats, groups)
     when = 0 if same_every_step else step
     planned: list[tuple[Rollout, ...]] = []
     for group in range(groups):
@@ -151,7 +148,7 @@ def plan_groups(
                     task=task,
                     seed=derive_seed(run_seed, phase, "episode", when, group, index),
                     cohort=f"{phase}-{step}" if cohort == "step" else f"{phase}-{step}-{group}",
-                    line_up=line_ups.index(each[group]),
+                    line_up=numbers[group],
                 )
                 for index in range(group_size)
             )
@@ -163,3 +160,12 @@ def plan_groups(
         evaluating=evaluating,
         gate=gate,
     )
+
+
+def _numbered(seats: LineUp | Sequence[LineUp], groups: int) -> tuple[tuple[LineUp, ...], list[int]]:
+    """The different line-ups, and the number of each group's."""
+    each = [seats] * groups if isinstance(seats, Mapping) else list(seats)
+    if len(each) != groups:
+        raise ConfigError(f"{len(each)} line-ups were given for {groups} groups; one each is needed")
+    different = [line_up for place, line_up in enumerate(each) if line_up not in each[:place]]
+    return tuple(different), [different.index(line_up) for line_up in each]

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from tinker_actors.algorithms import ADVANTAGE_SETTINGS, AdvantageConfig, AdvantageName, Aggregation
 from tinker_actors.environments import Isolation
 from tinker_actors.errors import ConfigError, PolicyError
 from tinker_actors.policies import Handle
-from tinker_actors.scheduler.players import SOLE_POLICY, PolicyName, PolicyTable, SeatSection
+from tinker_actors.scheduler.learners import LearnerSettings, TrainerSection, settings_of
+from tinker_actors.scheduler.players import PolicyName, PolicyTable, SeatSection
 from tinker_actors.scheduler.rollout_section import RolloutSection
 from tinker_actors.scheduler.sampler_section import SamplerSection
-from tinker_actors.scheduler.sections import JobSection, OptimizerSection, PolicySection, Section
-from tinker_actors.training import AdamParams, LossConfig
+from tinker_actors.scheduler.sections import JobSection, Section
+from tinker_actors.training import LossConfig
 
 
 class EnvironmentSection(Section):
@@ -120,26 +120,6 @@ class KlSection(Section):
         return self
 
 
-class TrainerSection(OptimizerSection):
-    """The optimizer and how long to use it."""
-
-    steps: int = Field(default=60, ge=0)
-    epochs: int = Field(default=1, ge=1)
-    """Optimizer steps on each batch of rollouts."""
-
-    def optimizer_params(self, step: int) -> AdamParams:
-        """The settings of the optimizer in a step, counted from 1."""
-        return self.params_at(step, self.steps)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LearnerSettings:
-    """What one policy that learns is made of, and how it is trained."""
-
-    policy: PolicySection
-    trainer: TrainerSection
-
-
 class EvaluationSection(Section):
     """Validation on tasks that training never sees."""
 
@@ -228,15 +208,7 @@ class RunConfig(JobSection):
         Raises:
             ValueError: A table can't work with what it is laid over.
         """
-        if not self.policies:
-            return {SOLE_POLICY: LearnerSettings(policy=self.policy, trainer=self.trainer)}
-        return {
-            name: LearnerSettings(
-                policy=_laid_over(f"policies.{name}", table, self.policy),
-                trainer=_laid_over(f"policies.{name}", table, self.trainer),
-            )
-            for name, table in self.policies.items()
-        }
+        return settings_of(self.policies, self.policy, self.trainer)
 
     @model_validator(mode="after")
     def _refuse_what_cannot_work(self) -> RunConfig:
@@ -327,22 +299,3 @@ class RunConfig(JobSection):
         if rollouts.max_staleness is None:
             return rollouts.submit_ahead
         return min(rollouts.submit_ahead, (rollouts.max_staleness - (epochs - 1)) // epochs)
-
-
-_Laid = TypeVar("_Laid", PolicySection, TrainerSection)
-
-
-def _laid_over(name: str, table: PolicyTable, section: _Laid) -> _Laid:
-    """A section with a policy's own values in it.
-
-    Raises:
-        ValueError: They can't work; names the table.
-    """
-    try:
-        return type(section).model_validate(table.over(section))
-    except ValidationError as error:
-        detail = error.errors()[0]
-        key = ".".join([name, *map(str, detail["loc"])])
-        message = str(detail["msg"]).removeprefix("Value error, ")
-        text = f" is {detail['input']!r}; {message[0].lower()}{message[1:]}" if detail["loc"] else f": {message}"
-        raise ValueError(f"{key}{text}") from None

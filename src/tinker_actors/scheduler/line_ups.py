@@ -58,10 +58,11 @@ class Players:
 
     def title(self, config: RunConfig) -> str:
         """The run's name, with who plays where the tables say so."""
-        if not (config.policies or config.seats):
+        if not (config.policies or config.seats or config.evaluation.seats):
             return config.name
-        each = [f"{seat} {_described(section)}" for seat, section in self.training.items()]
-        return f"{config.name} ({', '.join(each)})"
+        each = ", ".join(f"{seat} {_described(section)}" for seat, section in self.training.items())
+        other = [f"{seat} {_described(self.evaluation[seat])}" for seat in config.evaluation.seats]
+        return f"{config.name} ({each}; evaluated with {', '.join(other)})" if other else f"{config.name} ({each})"
 
 
 def _described(section: SeatSection) -> str:
@@ -70,6 +71,8 @@ def _described(section: SeatSection) -> str:
             return f"policy {section.policy}"
         case "snapshot":
             return f"snapshot {section.frozen_name}"
+        case "league":
+            return f"league of {section.policy}"
         case "script":
             return f"script {section.function}"
         case other:

@@ -9,7 +9,8 @@ from statistics import fmean
 from tinker_actors.data import Datum, Group
 from tinker_actors.policies import Snapshot
 from tinker_actors.rollouts import Staleness, staleness
-from tinker_actors.scheduler.config import LearnerSettings, RunConfig
+from tinker_actors.scheduler.config import RunConfig
+from tinker_actors.scheduler.learners import LearnerSettings
 from tinker_actors.scheduler.reference import Reference
 from tinker_actors.scheduler.signals import Signals
 from tinker_actors.training import ForwardBackwardResult, Trainer
