@@ -15,7 +15,7 @@ from tinker_actors.coordinator import EpisodeCoordinator, EpisodeLimits, Episode
 from tinker_actors.data import EpisodeEnd, TurnEnd
 from tinker_actors.environments import EnvironmentSpec
 from tinker_actors.environments.actors import EnvironmentActor
-from tinker_actors.errors import ActorError
+from tinker_actors.errors import ActorError, EpisodeError
 
 GAME = f"{__file__.rpartition('/')[0]}/held_players.py:HeldGame"
 VICTIMS = ("agent", "sampler", "environment", "coordinator")
@@ -176,6 +176,8 @@ async def test_a_coordinator_says_where_its_episode_stands_and_ends_it_when_aske
         await asyncio.wait_for(points.until(table.point), 5)
         state = await table.coordinator.state()
         assert state == EpisodeState(id=table.id, stage=Stage.ACT, turn=1, waiting_for=("o",))
+        with pytest.raises(EpisodeError, match="each has a coordinator of its own"):
+            await table.play()
         assert await table.coordinator.cancel("the run ends")
         found = await outcome(playing)
         assert (found.end, found.error) == (EpisodeEnd.FAILED, "game: stopped: the run ends")

@@ -12,6 +12,7 @@ from tinker_actors.coordinator.protocol import EpisodeProtocol, EpisodeState
 from tinker_actors.data import Episode, Task
 from tinker_actors.environments import Agent, Environment, Playable
 from tinker_actors.environments.actors import ActorAgent, ActorEnvironment
+from tinker_actors.errors import EpisodeError
 
 
 class EpisodeCoordinator(Actor):
@@ -26,6 +27,7 @@ class EpisodeCoordinator(Actor):
 
     def __init__(self) -> None:
         self._protocol: EpisodeProtocol | None = None
+        self._busy: str | None = None  # the episode that is played
 
     @concurrent
     async def play(
@@ -49,14 +51,26 @@ class EpisodeCoordinator(Actor):
             seed: The episode's own.
             limits: Its limits.
             clock: Keeps them.
+
+        Raises:
+            ConfigError: The agents don't fit the seats.
+            EpisodeError: Another episode is being played.
         """
-        if isinstance(environment, ActorRef):
-            environment = await ActorEnvironment.of(environment)
-        players = {
-            seat: ActorAgent(ref=agent) if isinstance(agent, ActorRef) else agent for seat, agent in agents.items()
-        }
-        self._protocol = episode_protocol(environment, players, task=task, id=id, seed=seed, limits=limits, clock=clock)
-        return await self._protocol.run()
+        if self._busy is not None:
+            raise EpisodeError(f"episode {id!r} came while {self._busy!r} is played; each has a coordinator of its own")
+        self._busy = id
+        try:
+            if isinstance(environment, ActorRef):
+                environment = await ActorEnvironment.of(environment)
+            players = {
+                seat: ActorAgent(ref=agent) if isinstance(agent, ActorRef) else agent for seat, agent in agents.items()
+            }
+            self._protocol = episode_protocol(
+                environment, players, task=task, id=id, seed=seed, limits=limits, clock=clock
+            )
+            return await self._protocol.run()
+        finally:
+            self._busy = None
 
     @concurrent
     async def cancel(self, cause: str) -> bool:
