@@ -1,6 +1,7 @@
 """Memory pressure, cancellations, refreshes and many adapters: nothing is lost and nothing changes what is sampled."""
 
 import random
+from dataclasses import replace
 
 import pytest
 from sampling_harness import ask
@@ -112,3 +113,38 @@ def test_beyond_what_may_wait_a_request_is_refused_with_a_time_to_ask_again(harn
         engine.engine.submit(ask(one.handle, "y", 2))
     assert refused.value.retry_after > 0
     assert engine.engine.stats().refused == 1
+
+
+def answered(engine, tickets):
+    engine.engine.start()
+    return [tickets.index(engine.answers.get(timeout=20)[0]) for _ in tickets]
+
+
+def test_requests_of_a_higher_priority_go_first(harness, publisher):
+    one = publisher.lora("one", seed=2)
+    engine = harness(max_batch=1)
+    engine.refresh(one.handle)
+    requests = [replace(ask(one.handle, f"x{i}", max_tokens=2), priority=i % 3) for i in range(6)]
+    order = answered(engine, [engine.engine.submit(request) for request in requests])
+    assert [requests[i].priority for i in order] == [2, 2, 1, 1, 0, 0]
+
+
+def test_a_job_with_few_requests_does_not_wait_for_one_with_many(harness, publisher):
+    one = publisher.lora("one", seed=2)
+    engine = harness(max_batch=2)
+    engine.refresh(one.handle)
+    requests = [replace(ask(one.handle, f"x{i}", max_tokens=4, default_stops=False), job="many") for i in range(20)]
+    requests += [replace(ask(one.handle, f"y{i}", max_tokens=4, default_stops=False), job="few") for i in range(2)]
+    order = answered(engine, [engine.engine.submit(request) for request in requests])
+    assert max(order.index(20), order.index(21)) < 6
+
+
+def test_times_are_told_by_snapshot(harness, publisher):
+    one, two = publisher.lora("one", seed=2), publisher.lora("two", seed=3)
+    engine = harness()
+    engine.refresh(one.handle, two.handle)
+    engine.serve([ask(one.handle, "x", max_tokens=5, default_stops=False), ask(two.handle, "y", max_tokens=1)])
+    stats = engine.engine.stats().by_snapshot
+    assert stats[one.handle].token_seconds.p50 > 0
+    assert stats[two.handle].token_seconds.p50 == 0
+    assert all(entry.first_token_seconds.p99 > entry.queue_seconds.p50 > 0 for entry in stats.values())

@@ -283,9 +283,9 @@ class Engine:
             for row, token, logprob, tops in zip(outcome.rows, drawn.tokens, drawn.logprobs, drawn.tops, strict=True):
                 ticket = row.ticket
                 if row.drawn:
-                    self._meter.between.append(now - row.drawn_at)
+                    self._meter.went_on(ticket.resident.handle, now - row.drawn_at)
                 elif not row.index:
-                    self._meter.first.append(now - ticket.arrived)
+                    self._meter.began(ticket.resident.handle, now - ticket.arrived)
                 row.drawn_at = now
                 done = row.take(token, logprob)
                 if tops:

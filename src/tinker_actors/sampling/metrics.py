@@ -35,12 +35,27 @@ class AdapterStats:
         generated_tokens: Tokens drawn.
         prompt_tokens: Prompt tokens of answered requests.
         cached_tokens: Those of them that needn't be computed.
+        queue_seconds: From a request's arrival to its first place.
+        first_token_seconds: From a request's arrival to its first token.
+        token_seconds: From one token of a sample to the next.
     """
 
     requests: int = 0
     generated_tokens: int = 0
     prompt_tokens: int = 0
     cached_tokens: int = 0
+    queue_seconds: Spread = field(default_factory=Spread)
+    first_token_seconds: Spread = field(default_factory=Spread)
+    token_seconds: Spread = field(default_factory=Spread)
+
+
+class Times:
+    """The last few thousand waits of requests and tokens, in seconds."""
+
+    def __init__(self) -> None:
+        self.queue: deque[float] = deque(maxlen=_KEPT)
+        self.first: deque[float] = deque(maxlen=_KEPT)
+        self.between: deque[float] = deque(maxlen=_KEPT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,6 +136,38 @@ class Meter:
         self.first: deque[float] = deque(maxlen=_KEPT)
         self.between: deque[float] = deque(maxlen=_KEPT)
         self._by_snapshot: dict[str, AdapterStats] = {}
+        self._times: dict[str, Times] = {}
+
+    def queued(self, handle: str, seconds: float) -> None:
+        """A request has got its first place."""
+        self.queue.append(seconds)
+        self._times_of(handle).queue.append(seconds)
+
+    def began(self, handle: str, seconds: float) -> None:
+        """A request has got its first token."""
+        self.first.append(seconds)
+        self._times_of(handle).first.append(seconds)
+
+    def went_on(self, handle: str, seconds: float) -> None:
+        """A sample has got another token."""
+        self.between.append(seconds)
+        self._times_of(handle).between.append(seconds)
+
+    def _times_of(self, handle: str) -> Times:
+        return self._times.setdefault(handle, Times())
+
+    def _adapter_stats(self, handle: str) -> AdapterStats:
+        times = self._times_of(handle)
+        return replace(
+            self._by_snapshot.get(handle, AdapterStats()),
+            queue_seconds=Spread.of(times.queue),
+            first_token_seconds=Spread.of(times.first),
+            token_seconds=Spread.of(times.between),
+        )
+
+    def _forget_all_but(self, handles: tuple[str, ...]) -> None:
+        for handle in self._times.keys() - handles:
+            del self._times[handle]
 
     def answered(self, handle: str, *, samples: int, prompt: int, cached: int, generated: int) -> None:
         """Count a reply."""
@@ -155,6 +202,7 @@ class Meter:
         self, *, waiting: int, running: int, kv_tokens: int, kv_cached: int, kv_capacity: int, handles: tuple[str, ...]
     ) -> SamplerStats:
         """What was counted, and what is so now."""
+        self._forget_all_but(handles)
         return SamplerStats(
             requests=self.requests,
             failed=self.failed,
@@ -179,5 +227,5 @@ class Meter:
             first_token_seconds=Spread.of(self.first),
             token_seconds=Spread.of(self.between),
             snapshots=handles,
-            by_snapshot={handle: self._by_snapshot[handle] for handle in handles if handle in self._by_snapshot},
+            by_snapshot={handle: self._adapter_stats(handle) for handle in handles if handle in self._by_snapshot},
         )

@@ -199,7 +199,7 @@ class Schedule:
         if not ticket.begun:
             ticket.begun = True
             ticket.cached = min(cached, row.given)
-            self._meter.queue.append(time.perf_counter() - ticket.arrived)
+            self._meter.queued(ticket.resident.handle, time.perf_counter() - ticket.arrived)
         if not row.drawn:
             self._meter.cached += cached
 
