@@ -1,0 +1,47 @@
+"""The example of two adapters in one game: its deals, and that a seat without pay learns nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tinker_actors.environments import load_environment
+from tinker_actors.scheduler import check_job, load_config
+
+FOLDER = Path(__file__).parents[2] / "examples" / "two_adapters_one_game"
+GAME = load_environment(str(FOLDER / "environment.py"))
+
+
+def dealt(offer: str, answer: str, unpaid: str = "") -> dict[str, float]:
+    """The rewards of a deal."""
+    game = GAME.environment(unpaid=unpaid)
+    game.reset(0)
+    step = game.step({"proposer": offer})
+    return dict((step if step.terminated else game.step({"responder": answer})).reward or {})
+
+
+@pytest.mark.parametrize(
+    ("offer", "answer", "rewards"),
+    [
+        ("3", "y", {"proposer": 0.7, "responder": 0.3}),
+        ("0", "y", {"proposer": 1.0, "responder": 0.0}),
+        ("3", "n", {"responder": 0.25}),
+        ("x", "y", {}),
+        ("3", "?", {}),
+    ],
+)
+def test_a_deal_pays_what_was_agreed_and_none_pays_the_responder_alone(
+    offer: str, answer: str, rewards: dict[str, float]
+):
+    assert dealt(offer, answer) == pytest.approx(rewards)
+
+
+def test_a_seat_without_pay_earns_nothing_and_the_other_one_what_it_would():
+    assert dealt("3", "y", unpaid="responder") == {"proposer": 0.7, "responder": 0.0}
+
+
+def test_the_configuration_has_a_policy_for_each_seat():
+    config = load_config(FOLDER / "config.toml", ["--environment.name", str(FOLDER / "environment.py")])
+    check_job(config)
+    assert list(config.learners()) == list(GAME.environment.seats)
