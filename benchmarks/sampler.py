@@ -5,7 +5,7 @@
 
 All systems run SmolLM2-135M (from the cache, else random weights of its shape are no use: fetch it first) in one
 process with the same threads and a passive wait policy, and take their turns in each round. Figures are generated
-tokens per second, prefill included (`_total`), and without the time that one token alone takes (`_decode`). On a
+tokens per second, prompts included (`_total`), and after every sample has its first token (`_decode`). On a
 machine with other work to do `--clock processor` counts processor time, which moves less. vLLM on the CPU is measured
 in a process of its own, by the interpreter that is named; its start is no part of the figures.
 """
@@ -25,7 +25,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch loads: a spi
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 from benchmarks import sampler_peers, table
-from benchmarks.sampler_systems import CASES, SYSTEMS, Case, System
+from benchmarks.sampler_systems import CASES, SYSTEMS, Case, System, Telling
 
 SYSTEMS[sampler_peers.NAME] = sampler_peers.VllmCpu
 
@@ -49,7 +49,7 @@ def main() -> None:
     import torch
 
     torch.set_num_threads(options.threads)
-    rounds = options.rounds or (1 if options.quick else 3)
+    rounds = options.rounds or (1 if options.quick else 2)
     clock = time.perf_counter if options.clock == "wall" else time.process_time
     rows: list[table.Row] = []
     ratios: dict[tuple[str, str], float] = {}
@@ -61,7 +61,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         for name in options.cases.split(","):
             case = CASES[name].quick() if options.quick else CASES[name]
-            found = _measure(case, [entry for entry in case.systems if entry in chosen], rounds, clock, scratch, load)
+            names = [entry for entry in case.systems if entry in chosen]
+            found = _measure(case, names, min(rounds, case.rounds), clock, scratch, load)
             for part in ("decode", "total"):
                 for system, values in found.items():
                     figures = [pair[part] for pair in values if part in pair]
@@ -83,27 +84,38 @@ def _measure(
 ) -> dict[str, list[dict[str, float]]]:
     systems: dict[str, System] = {name: SYSTEMS[name](case, Path(scratch)) for name in names}
     found: dict[str, list[dict[str, float]]] = {name: [] for name in names}
-    for number in range(rounds + 1):
+    for system in systems.values():
+        system.generate(case.small().requests(random.Random(-1)))
+    for number in range(rounds):
         load.append(os.getloadavg()[0])
         for position in range(len(names)):
             name = names[(number + position) % len(names)]
-            work = case.requests(random.Random(number))
-            timed = _clock_of(systems[name], clock)
-            began = timed()
-            tokens = systems[name].generate(work)
-            seconds = timed() - began
-            figures = {"total": tokens / seconds}
-            if case.plain:  # equal lengths: the prompts' time is that of a run that draws one token
-                began = timed()
-                first = systems[name].generate(
-                    [request.shortened() for request in case.requests(random.Random(-number - 1))]
-                )
-                figures["decode"] = (tokens - first) / max(1e-9, seconds - (timed() - began))
-            if number:  # the first round warms up
-                found[name].append(figures)
+            found[name].append(_run(case, systems[name], number, _clock_of(systems[name], clock)))
     for system in systems.values():
         system.close()
     return found
+
+
+def _run(case: Case, system: System, number: int, clock: Callable[[], float]) -> dict[str, float]:
+    marks: list[tuple[float, int]] = []
+    if isinstance(system, Telling):
+        system.prompts_done = lambda drawn: marks.append((clock(), drawn))
+    work = case.requests(random.Random(number))
+    began = clock()
+    tokens = system.generate(work)
+    ended = clock()
+    figures = {"total": tokens / (ended - began)}
+    if not case.plain:
+        return figures
+    if marks:
+        done, drawn = marks[0]
+        figures["decode"] = (tokens - drawn) / (ended - done)
+    else:  # the prompts' time is that of a run that draws one token
+        short = [request.shortened() for request in case.requests(random.Random(-number - 1))]
+        began_short = clock()
+        drawn = system.generate(short)
+        figures["decode"] = (tokens - drawn) / max(1e-9, ended - began - (clock() - began_short))
+    return figures
 
 
 def _clock_of(system: System, clock: Callable[[], float]) -> Callable[[], float]:

@@ -41,15 +41,20 @@ class Case:
     new: tuple[int, int] = (64, 64)
     samples: int = 1
     turns: int = 1
+    rounds: int = 9
 
     @property
     def plain(self) -> bool:
-        """Whether all requests are of one length."""
-        return self.prompt[0] == self.prompt[1] and self.turns == 1 and self.samples == 1
+        """Whether all requests are of one length, so that prompts end before the rest begins."""
+        return self.prompt[0] == self.prompt[1] and self.turns == 1
 
     def quick(self) -> Case:
         """A smaller one."""
         return replace(self, count=max(1, self.count // 4), new=(min(self.new[0], 32), min(self.new[1], 32)))
+
+    def small(self) -> Case:
+        """What warms a system up."""
+        return replace(self, count=min(self.count, 4), new=(min(self.new[0], 4), min(self.new[1], 4)))
 
     def requests(self, rng: random.Random) -> list[Work]:
         """The requests; those of a group have one prompt."""
@@ -62,20 +67,23 @@ class Case:
         return made
 
 
+_PLAIN = ("tinker_actors", "transformers", "vllm_cpu")
+_MIXED = ("tinker_actors", "peft_mixed", "vllm_cpu")
+
 CASES = {
-    "base_32_bf16": Case(systems=("tinker_actors", "transformers", "vllm_cpu")),
-    "decode_4_adapters_bf16": Case(systems=("tinker_actors", "peft_mixed", "vllm_cpu"), adapters=4),
-    "decode_8_adapters_bf16": Case(systems=("tinker_actors", "peft_mixed", "vllm_cpu"), adapters=8),
-    "base_32_fp32": Case(systems=("tinker_actors", "transformers", "vllm_cpu"), dtype="float32"),
-    "decode_8_adapters_fp32": Case(systems=("tinker_actors", "peft_mixed", "vllm_cpu"), dtype="float32", adapters=8),
-    "ragged_bf16": Case(
-        systems=("tinker_actors", "transformers", "vllm_cpu"), count=128, prompt=(16, 512), new=(8, 256)
-    ),
+    "base_32_bf16": Case(systems=_PLAIN),
+    "base_32_fp32": Case(systems=_PLAIN, dtype="float32"),
+    "decode_4_adapters_bf16": Case(systems=_MIXED, adapters=4),
+    "decode_8_adapters_bf16": Case(systems=_MIXED, adapters=8),
+    "decode_4_adapters_fp32": Case(systems=_MIXED, dtype="float32", adapters=4),
+    "decode_8_adapters_fp32": Case(systems=_MIXED, dtype="float32", adapters=8),
+    "ragged_bf16": Case(systems=_PLAIN, count=128, prompt=(16, 512), new=(8, 256), rounds=1),
     "group_16": Case(systems=("tinker_actors", "transformers"), count=1, prompt=(512, 512), samples=16),
     "multi_turn_bf16": Case(
         systems=("tinker_actors", "no_prefix_cache"), count=4, prompt=(96, 96), new=(8, 8), turns=8
     ),
 }
+"""`rounds` bounds those of a case that takes minutes."""
 
 
 class System(Protocol):
@@ -90,7 +98,17 @@ class System(Protocol):
         ...
 
 
-class Ours:
+class Telling:
+    """A system that tells when the prompts are done.
+
+    Attributes:
+        prompts_done: Called once every sample has a token, with how many there are by then; None for nobody.
+    """
+
+    prompts_done: Callable[[int], None] | None = None
+
+
+class Ours(Telling):
     """The engine, without an actor around it."""
 
     def __init__(self, case: Case, scratch: Path, *, prefix_caching: bool = True) -> None:
@@ -118,12 +136,15 @@ class Ours:
             for handle in handles:
                 residents._by_handle[handle].slot = -1
         self._handles, self._answers = handles, queue.SimpleQueue[Any]()
+        self._begun, self._drawn, self._awaited = set[tuple[int, int]](), 0, 0
         self._engine = Engine(
             residents=residents,
             tokenizer=load_tokenizer(MODEL),
             context_length=2048,
             answer=lambda done: [self._answers.put(entry) for entry in done] and None,
+            progress=self._count,
             prefix_caching=prefix_caching,
+            threads=torch.get_num_threads(),
         )
         self._engine.start()
 
@@ -135,6 +156,7 @@ class Ours:
             if turn:
                 for place, entry in enumerate(work):
                     held[place] += [100 + (token + turn) % 30_000 for token in entry.prompt]
+            self._begun, self._drawn, self._awaited = set(), 0, len(work)
             places = {self._submit(held[place], entry): place for place, entry in enumerate(work)}
             for _ in work:
                 ticket, reply = self._answers.get(timeout=600)
@@ -143,19 +165,29 @@ class Ours:
                 made += len(tokens)
         return made
 
+    def _count(self, told: Sequence[Any]) -> None:
+        if self._awaited:
+            self._drawn += len(told)
+            self._begun.update((id(ticket), token.index) for ticket, token in told)
+            if len(self._begun) == self._awaited:
+                self._awaited = 0
+                if self.prompts_done is not None:
+                    self.prompts_done(self._drawn)
+
     def _submit(self, prompt: list[int], entry: Work) -> Any:
         from tinker_actors.sampling import SamplingParams, SamplingRequest
 
         params = SamplingParams(max_tokens=entry.new, default_stops=False)
         snapshot = self._handles[max(0, entry.adapter)]
-        return self._engine.submit(SamplingRequest(prompt=tuple(prompt), snapshot=snapshot, params=params))
+        request = SamplingRequest(prompt=tuple(prompt), snapshot=snapshot, params=params)
+        return self._engine.submit(request, streams=self.case.plain)
 
     def close(self) -> None:
         """End the engine's thread."""
         self._engine.stop()
 
 
-class Transformers:
+class Transformers(Telling):
     """`generate`, in batches of 32, padded on the left, each as long as its longest reply."""
 
     def __init__(self, case: Case, scratch: Path) -> None:
@@ -163,6 +195,7 @@ class Transformers:
         from tinker_actors.models import load_base
 
         self.model: Any = load_base(MODEL, case.dtype).skeleton()
+        self._told = False
 
     def generate(self, work: Sequence[Work]) -> int:
         """Count what was asked for; what a batch computes beyond it is its own loss."""
@@ -172,6 +205,7 @@ class Transformers:
             ids = torch.tensor([[0] * (width - len(entry.prompt)) + entry.prompt for entry in part])
             mask = torch.tensor([[0] * (width - len(entry.prompt)) + [1] * len(entry.prompt) for entry in part])
             new = max(entry.new for entry in part)
+            self._told = len(work) > len(part)
             with torch.inference_mode():
                 self.model.generate(
                     ids,
@@ -180,9 +214,16 @@ class Transformers:
                     min_new_tokens=new,
                     do_sample=True,
                     pad_token_id=0,
+                    logits_processor=[self._tell],
                     **self._extra(part),
                 )
         return sum(entry.new for entry in work)
+
+    def _tell(self, ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        if not self._told and self.prompts_done is not None:  # the first token's scores are known: draw it, then go on
+            self.prompts_done(ids.shape[0])
+        self._told = True
+        return scores
 
     def _extra(self, part: Sequence[Work]) -> dict[str, Any]:
         del part

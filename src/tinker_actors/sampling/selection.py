@@ -121,12 +121,16 @@ class Selector:
             if not entry.greedy and (entry.top_k > 0 or entry.top_p < 1 or entry.min_p > 0):
                 scaled_bv = _own(scaled_bv, logits_bv)
                 scaled_bv[row] = truncated(scaled_bv[row], entry.top_k, entry.top_p, entry.min_p)
-        most_b, best_b = scaled_bv.max(-1)
+        # where the most likely token is takes several times as long to find as how likely it is
+        most_b, best_b = scaled_bv.max(-1) if self.greedy.any() else (scaled_bv.amax(-1), None)
         weights_bv = (scaled_bv - most_b[:, None]).exp_()
         sums_bk = _block_sums(weights_bv)
         cumulative_bk = sums_bk.cumsum(-1)
         total_b = cumulative_bk[:, -1]
-        tokens_b = best_b if self.greedy.all() else self._draw(weights_bv, cumulative_bk, positions, best_b)
+        if best_b is not None and self.greedy.all():
+            tokens_b = best_b
+        else:
+            tokens_b = self._draw(weights_bv, cumulative_bk, positions, best_b)
         chosen_b = scaled_bv.gather(1, tokens_b[:, None])[:, 0]
         logprobs_b = (chosen_b - most_b).double() - total_b.log()
         tops = [
@@ -135,7 +139,7 @@ class Selector:
         return Drawn(tokens=tokens_b.tolist(), logprobs=logprobs_b.tolist(), tops=tops)
 
     def _draw(
-        self, weights_bv: Tensor, cumulative_bk: Tensor, positions: int | Sequence[int], best_b: Tensor
+        self, weights_bv: Tensor, cumulative_bk: Tensor, positions: int | Sequence[int], best_b: Tensor | None
     ) -> Tensor:
         """Find the block that holds the number, then the token in it: never one of weight 0."""
         size = weights_bv.shape[1]
@@ -149,7 +153,7 @@ class Selector:
         left_b1 = torch.minimum(aim_b1 - before_b1, within[:, -1:] * (1 - 2.0**-40)).clamp_(min=0.0)
         tokens_b = block_b1[:, 0] * _BLOCK + torch.searchsorted(within, left_b1, right=True)[:, 0]
         tokens_b = tokens_b.clamp_(max=size - 1)
-        return torch.where(torch.from_numpy(self.greedy), best_b, tokens_b) if self.greedy.any() else tokens_b
+        return tokens_b if best_b is None else torch.where(torch.from_numpy(self.greedy), best_b, tokens_b)
 
 
 def _own(scaled_bv: Tensor, logits_bv: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 
 from tinker_actors.data import ModelInput
+from tinker_actors.models.vision import Vision
 from tinker_actors.sampling.attention import Span
 from tinker_actors.sampling.networks import Network, Rows
 from tinker_actors.sampling.rows import Row
@@ -103,6 +104,7 @@ def _rows_of(network: Network, works: Sequence[Work]) -> tuple[Rows, list[int], 
     slots: list[int] = []
     spans: list[Span] = []
     positions: list[torch.Tensor] = []
+    plain: list[int] = []
     wanted: list[int] = []
     last: list[int] = []
     scoring: dict[Work, tuple[int, int]] = {}
@@ -125,13 +127,16 @@ def _rows_of(network: Network, works: Sequence[Work]) -> tuple[Rows, list[int], 
         spans.append(Span(start=stretch.extent.start, size=stretch.extent.size, held=held, count=count))
         ids.extend(row.sequence[held : held + count])
         slots.extend([row.ticket.resident.row_slot] * count)
-        positions.append(_positions(network, row, held, count))
+        if network.vision is None:
+            plain.extend(range(held, held + count))
+        else:
+            positions.append(_positions(network.vision, row, held, count))
         if seeing:
             ahead = tuple(image for start, image in row.images if held <= start < held + count)
             images.append(ModelInput.of(tuple(row.sequence[held : held + count]), ahead))
     rows = Rows(
         ids=ids,
-        positions=torch.cat(positions, -1),
+        positions=torch.cat(positions, -1) if positions else torch.tensor(plain),
         spans=spans,
         slots=slots,
         wanted=wanted,
@@ -140,13 +145,11 @@ def _rows_of(network: Network, works: Sequence[Work]) -> tuple[Rows, list[int], 
     return rows, last, scoring
 
 
-def _positions(network: Network, row: Row, held: int, count: int) -> torch.Tensor:
-    if network.vision is None:
-        return torch.arange(held, held + count)
+def _positions(vision: Vision, row: Row, held: int, count: int) -> torch.Tensor:
     if row.positions is None:
         request = row.ticket.request
         given = ModelInput.of((*request.prompt, *request.targets), tuple(image for _, image in row.images))
-        positions_31t, following = network.vision.positions([given])
+        positions_31t, following = vision.positions([given])
         row.positions = torch.cat([positions_31t[:, 0], following.expand(3, 1)], -1)
     known = row.positions[:, held : min(held + count, row.given)]
     later = torch.arange(max(held, row.given), held + count) - row.given + row.positions[:, -1:]
