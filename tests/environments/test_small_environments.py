@@ -63,9 +63,20 @@ def test_the_object_of_the_signalling_game_comes_from_the_task():
     assert all(70 < objects.count(name) < 130 for name in ("red", "blue", "green", "gold"))
 
 
+@pytest.mark.parametrize(("skill", "least", "most"), [(0.0, 0.18, 0.32), (0.5, 0.35, 0.55), (1.0, 1.0, 1.0)])
+def test_the_signalling_game_demonstrates_a_convention_as_often_as_it_says(skill, least, most):
+    rewards = []
+    for number in range(400):
+        environment, _ = fresh("signalling", seed=number, luck=number, skill=skill)
+        environment.step({SPEAKER: environment.demonstrate(SPEAKER)})
+        rewards.append(environment.step({LISTENER: environment.demonstrate(LISTENER)}).reward[SPEAKER])
+    assert least <= sum(rewards) / 400 <= most
+
+
 def test_the_signalling_game_demonstrates_words_without_a_meaning():
     environment, _ = fresh("signalling", objects=8, signals=2)
     assert {environment.demonstrate(SPEAKER) for _ in range(200)} == {"a", "b"}
+    environment.step({SPEAKER: "a"})
     assert {environment.demonstrate(LISTENER) for _ in range(400)} == set(environment.objects)
 
 
@@ -78,6 +89,7 @@ def test_the_signalling_game_demonstrates_words_without_a_meaning():
         ("bandit", {"highest": 1.5}),
         ("signalling", {"objects": 9}),
         ("signalling", {"signals": 1}),
+        ("signalling", {"skill": 2.0}),
     ],
 )
 def test_options_that_cannot_work_are_refused(name, options):
