@@ -10,6 +10,7 @@ help:
 	@echo "make setup         the environment, in $(VENV)"
 	@echo "make demo          a tiny policy learns number_guess by RL (about a minute)"
 	@echo "make demo-smollm2  SmolLM2-135M learns a text task by RL with LoRA (about five minutes)"
+	@echo "make example-NAME  the run of examples/NAME/config.toml, such as make example-gomoku_self_play"
 	@echo "make test          all tests"
 	@echo "make lint          formatting, lint and types"
 	@echo "make clean         remove what the commands above made"
@@ -30,6 +31,9 @@ demo: $(STAMP)
 demo-smollm2: $(STAMP)
 	$(BIN)/tinker-actors models fetch smollm2-135m
 	$(BIN)/tinker-actors run examples/smollm2_last_word/config.toml
+
+example-%: $(STAMP)
+	$(BIN)/tinker-actors run examples/$*/config.toml
 
 test: $(STAMP)
 	$(BIN)/python -m pytest
