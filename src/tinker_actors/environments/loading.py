@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from tinker_actors.environments.environment import Environment
+from tinker_actors.environments.libraries import LIBRARIES, library_environment
 from tinker_actors.errors import ConfigError
 
 _PACKAGE = Path(__file__).resolve().parent.parent
@@ -27,7 +28,8 @@ class EnvironmentSpec:
     """Which environment, as data that any process can load.
 
     Attributes:
-        source: A shipped environment's name, `path/to/file.py`, `path/to/file.py:Class` or `package.module:Class`.
+        source: A shipped environment's name, `path/to/file.py`, `path/to/file.py:Class`, `package.module:Class`, or
+            one of another library, such as `gymnasium:FrozenLake-v1`.
         options: Keyword arguments of the constructor.
     """
 
@@ -64,12 +66,17 @@ def load_environment(source: str, **options: Any) -> EnvironmentFactory:
     Args:
         source: A shipped environment's name, a file or folder, `path/to/file.py:Class`, or `package.module:Class`. A
             file with exactly one `Environment` subclass needs no class name; a folder's is in its `environment.py`.
+            One of another library is named as `LIBRARIES` says, such as `gymnasium:FrozenLake-v1`.
         options: Keyword arguments of the constructor.
 
     Raises:
         ConfigError: Nothing is found, it can't be imported, it holds no such class, or an option doesn't fit; says
             what is known and what comes close.
     """
+    library, _, target = source.partition(":")
+    if ":" in source and library in LIBRARIES:
+        cls = library_environment(library, target, options)
+        return EnvironmentFactory(name=source, environment=cls, spec=EnvironmentSpec(source=source, options=options))
     path, colon, class_name = source.rpartition(":") if _names_class(source) else (source, "", "")
     if path.endswith(".py") or "/" in path or "\\" in path or (Path(path).is_dir() and path.startswith(".")):
         file = _file(path)
