@@ -127,12 +127,26 @@ async def test_metrics_are_of_each_policy_and_transcripts_name_it(both: Path):
     assert step["grad_norm"] == max(step["policy/x/grad_norm"], step["policy/o/grad_norm"])
 
 
+async def test_transcripts_hold_the_advantage_of_every_sampled_token(both: Path):
+    groups: dict[tuple[str, str], list[float]] = {}
+    for episode in records(both / "rollouts.jsonl", step=1):
+        for seat in episode["seats"]:
+            rows = [turn["advantages"] for turn in seat["turns"]]
+            assert [len(row) for row in rows] == [len(turn["logprobs"]) for turn in seat["turns"]]
+            (own,) = {value for row in rows for value in row} or {0.0}  # GRPO: one for the whole trajectory
+            groups.setdefault((episode["id"].rpartition("-")[0], seat["seat"]), []).append(own)
+    assert any(any(own) for own in groups.values())
+    for own in groups.values():
+        assert sum(own) == pytest.approx(0, abs=1e-4)
+
+
 async def test_a_frozen_opponent_is_logged_and_neither_trained_nor_counted(tmp_path: Path):  # G3
     root = await played(tmp_path / "run", "--seats.o.player", "snapshot")
     step = records(root / "metrics.jsonl", kind="step")[-1]
     episodes = records(root / "rollouts.jsonl", step=2)
     seats = {seat["seat"]: seat for seat in episodes[0]["seats"]}
     assert (seats["x"]["trainable"], seats["o"]["trainable"]) == (True, False)
+    assert {turn["advantages"] is None for turn in seats["o"]["turns"]} == {True}
     assert seats["o"]["turns"][0]["snapshot"].endswith("000001")
     assert seats["x"]["turns"][0]["snapshot"].endswith("000002")
     learned = [seat for episode in episodes for seat in episode["seats"] if seat["seat"] == "x"]

@@ -1,7 +1,7 @@
 """Algorithms: advantage estimators, aggregations and the batches made with them. One idea, one short file."""
 
 from tinker_actors.algorithms.aggregation import Aggregation, aggregate, factors
-from tinker_actors.algorithms.batches import PolicyBatch, policy_batch, policy_batches, seat_groups
+from tinker_actors.algorithms.batches import PolicyBatch, policy_batch, policy_batches, seat_groups, trained_advantages
 from tinker_actors.algorithms.estimators import Estimator, GroupEstimator, SeatGroup, Signal, by_group, over_batch
 from tinker_actors.algorithms.gae import gae
 from tinker_actors.algorithms.kl_reward import kl_estimate, mean_kl, penalised
@@ -38,5 +38,6 @@ __all__ = [
     "policy_batch",
     "policy_batches",
     "seat_groups",
+    "trained_advantages",
     "with_values",
 ]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from tinker_actors.algorithms.aggregation import Aggregation, factors
 from tinker_actors.algorithms.estimators import Estimator, SeatGroup
-from tinker_actors.data import Datum, Group, rl_datums
+from tinker_actors.data import Datum, Group, Trajectory, rl_datums
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +22,7 @@ class PolicyBatch:
         action_tokens: How many tokens were sampled in them.
         groups: How many (task, seat) groups there were.
         flat_groups: How many of those had equal rewards throughout.
+        members: The trajectories, each with how many of the datums are its own, in the order of the datums.
     """
 
     datums: tuple[Datum, ...]
@@ -29,6 +31,7 @@ class PolicyBatch:
     action_tokens: int
     groups: int
     flat_groups: int
+    members: tuple[tuple[Trajectory, int], ...] = ()
 
 
 def seat_groups(groups: Sequence[Group]) -> dict[str, list[SeatGroup]]:
@@ -69,20 +72,47 @@ def policy_batch(
     members = [trajectory for group in groups for trajectory in group.members]
     signals = [signal for own in estimate(groups) for signal in own]
     scales = factors(aggregation, [trajectory.action_tokens for trajectory in members], constant=constant)
-    datums = [
-        datum
-        for trajectory, signal, scale in zip(members, signals, scales, strict=True)
+    made = [
+        rl_datums(trajectory, signal.advantage, scale=scale, returns=signal.returns, values=signal.values)
         if keep_flat or not signal.is_flat
-        for datum in rl_datums(trajectory, signal.advantage, scale=scale, returns=signal.returns, values=signal.values)
+        else ()
+        for trajectory, signal, scale in zip(members, signals, scales, strict=True)
     ]
     return PolicyBatch(
-        datums=tuple(datums),
+        datums=tuple(datum for own in made for datum in own),
         trajectories=len(members),
         failed=sum(group.failed for group in groups),
         action_tokens=sum(trajectory.action_tokens for trajectory in members),
         groups=len(groups),
         flat_groups=sum(len(set(group.rewards)) == 1 for group in groups),
+        members=tuple((trajectory, len(own)) for trajectory, own in zip(members, made, strict=True)),
     )
+
+
+def trained_advantages(
+    members: Sequence[tuple[Trajectory, int]], datums: Sequence[Datum]
+) -> list[tuple[Trajectory, tuple[float, ...]]]:
+    """What every action token of a batch's trajectories is trained with.
+
+    Args:
+        members: As of `PolicyBatch`.
+        datums: Its datums as they are trained on, penalties on the reward included.
+
+    Returns:
+        For each trajectory an advantage per action token, turn after turn; zeros where it made no datum.
+    """
+    found: list[tuple[Trajectory, tuple[float, ...]]] = []
+    rest = iter(datums)
+    for trajectory, count in members:
+        own = list(islice(rest, count))
+        row = [
+            advantage
+            for datum in own
+            for bit, advantage in zip(datum.mask or (), datum.advantages or (), strict=True)
+            if bit
+        ]
+        found.append((trajectory, tuple(row) if own else (0.0,) * trajectory.action_tokens))
+    return found
 
 
 def policy_batches(

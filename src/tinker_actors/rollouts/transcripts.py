@@ -1,21 +1,41 @@
-"""Episodes for people: a record for a line of JSON, and that record as text."""
+"""Episodes for people: a record for a line of JSON, and that record as text.
+
+A turn's record has the tokens themselves: `observation_ids` (0 in the mask) and `action_ids`, with a number for each
+action token in `logprobs` and, where the trajectory was trained on, in `advantages`. What a record may hold is bounded:
+past `MOST_TOKENS` tokens of a seat its turns have null in place of tokens, past `MOST_IMAGES` images their sizes only.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import count
 from typing import Any
 
-from tinker_actors.data import Episode, Trajectory, Turn
+from tinker_actors.data import Episode, Message, Trajectory, Turn
 from tinker_actors.rollouts.metrics import trajectory_staleness
+from tinker_actors.rollouts.pictures import picture
+
+MOST_TOKENS = 8192
+"""Tokens of one seat in a record, observations included."""
+MOST_IMAGES = 8
+"""Images of one seat in a record."""
+_DIGITS = 6  # of log-probs and advantages, after the point
 
 
-def transcript(episode: Episode, *, trainer_steps: Mapping[str, int] | None = None, **more: Any) -> dict[str, Any]:
+def transcript(
+    episode: Episode,
+    *,
+    trainer_steps: Mapping[str, int] | None = None,
+    advantages: Mapping[int, Sequence[float]] | None = None,
+    **more: Any,
+) -> dict[str, Any]:
     """A record of JSON values: what was said, what it earned, how it ended.
 
     Args:
         episode: The episode.
         trainer_steps: For each policy, optimizer steps that it had behind it when it trained on the episode; each seat
             then has its `staleness`, and null if none of these policies played it.
+        advantages: By the `id()` of a trajectory, what each of its action tokens was trained with.
         more: Further entries, such as `step=3`; they come first.
     """
     return {
@@ -26,7 +46,10 @@ def transcript(episode: Episode, *, trainer_steps: Mapping[str, int] | None = No
         "end": episode.end.value,
         "error": episode.error,
         "metrics": dict(episode.metrics),
-        "seats": [_seat(entry, trainer_steps) for entry in episode.trajectories],
+        "seats": [
+            _seat(entry, trainer_steps, None if advantages is None else advantages.get(id(entry)))
+            for entry in episode.trajectories
+        ],
     }
 
 
@@ -66,9 +89,19 @@ def transcripts_text(episodes: Iterable[Episode]) -> str:
     return "\n\n".join(transcript_text(transcript(episode)) for episode in episodes)
 
 
-def _seat(trajectory: Trajectory, trainer_steps: Mapping[str, int] | None) -> dict[str, Any]:
+def _seat(
+    trajectory: Trajectory, trainer_steps: Mapping[str, int] | None, advantages: Sequence[float] | None
+) -> dict[str, Any]:
     step = (trainer_steps or {}).get(trajectory.policy or "")
     stale = {"staleness": None if step is None else trajectory_staleness(trajectory, step)} if trainer_steps else {}
+    taken = tokens = 0
+    turns: list[dict[str, Any]] = []
+    images = count()
+    for turn in trajectory.turns:
+        tokens += len(turn.observation) + len(turn.action)
+        own = None if advantages is None else advantages[taken : taken + len(turn.action)]
+        taken += len(turn.action)
+        turns.append({**_turn(turn, images), **_tokens(turn, own, shown=tokens <= MOST_TOKENS)})
     return {
         "seat": trajectory.seat,
         "policy": trajectory.policy,
@@ -77,14 +110,29 @@ def _seat(trajectory: Trajectory, trainer_steps: Mapping[str, int] | None) -> di
         "reward": trajectory.reward,
         "prompt_tokens": sum(len(turn.observation) for turn in trajectory.turns),
         "action_tokens": trajectory.action_tokens,
-        "turns": [_turn(turn) for turn in trajectory.turns],
+        "turns": turns,
     }
 
 
-def _turn(turn: Turn) -> dict[str, Any]:
+def _tokens(turn: Turn, advantages: Sequence[float] | None, *, shown: bool) -> dict[str, Any]:
+    if not shown:
+        return dict.fromkeys(("observation_ids", "action_ids", "logprobs", "advantages"))
+    return {
+        "observation_ids": list(turn.observation.tokens),
+        "action_ids": list(turn.action),
+        "logprobs": _rounded(turn.logprobs),
+        "advantages": _rounded(advantages),
+    }
+
+
+def _rounded(numbers: Sequence[float] | None) -> list[float] | None:
+    return None if numbers is None else [round(number, _DIGITS) for number in numbers]
+
+
+def _turn(turn: Turn, images: Iterator[int]) -> dict[str, Any]:
     sampling = turn.sampling
     return {
-        "messages": [_message(message.role, message.shown, message.name) for message in turn.messages],
+        "messages": [_message(message, images) for message in turn.messages],
         "text": turn.text,
         "reward": turn.reward,
         "end": turn.end.value,
@@ -100,8 +148,18 @@ def _turn(turn: Turn) -> dict[str, Any]:
     }
 
 
-def _message(role: str, content: str, name: str | None) -> dict[str, str]:
-    return {"role": role, "content": content} if name is None else {"role": role, "name": name, "content": content}
+def _message(message: Message, images: Iterator[int]) -> dict[str, Any]:
+    name = {} if message.name is None else {"name": message.name}
+    pictures = [
+        picture(image) if next(images) < MOST_IMAGES else {"width": image.width, "height": image.height}
+        for image in message.images
+    ]
+    return {
+        "role": message.role,
+        **name,
+        "content": message.shown,
+        **({"images": pictures} if pictures else {}),
+    }
 
 
 def _notes(turn: Mapping[str, Any]) -> str:

@@ -34,6 +34,7 @@ class StepResult:
         metrics: Named finite numbers.
         episodes: What was played.
         trainer_steps: Optimizer steps that each policy had behind it before the step.
+        advantages: By the `id()` of a trajectory of `episodes`, what each of its action tokens was trained with.
     """
 
     step: int
@@ -41,6 +42,7 @@ class StepResult:
     metrics: dict[str, float]
     episodes: tuple[Episode, ...]
     trainer_steps: Mapping[str, int]
+    advantages: Mapping[int, Sequence[float]]
 
 
 class Learner:
@@ -125,7 +127,7 @@ class Learner:
         rolled_out = time.monotonic()
         observer.phase(Phase.UPDATE, step, config.trainer.steps)
         sampled_for = {student.policy: student.trainer_step for student in self._students}
-        update = await self._update(step, groups)
+        update, advantages = await self._update(step, groups)
         updated = time.monotonic()
         observer.phase(Phase.PUBLISH, step, config.trainer.steps)
         await self._all(self._publish)
@@ -138,6 +140,7 @@ class Learner:
             metrics={**self._played_metrics(played), **self._times(played, times), **update},
             episodes=played.collected.episodes,
             trainer_steps=sampled_for,
+            advantages=advantages,
         )
 
     async def _announce(self, step: int, groups: Sequence[Group]) -> None:
@@ -185,8 +188,12 @@ class Learner:
             )
         return collected
 
-    async def _update(self, step: int, groups: Sequence[Group]) -> dict[str, float]:
-        """Update every policy that has something to learn, in passes that they share."""
+    async def _update(self, step: int, groups: Sequence[Group]) -> tuple[dict[str, float], dict[int, Sequence[float]]]:
+        """Update every policy that has something to learn, in passes that they share.
+
+        Returns:
+            What was found, and the advantages by the `id()` of their trajectory.
+        """
         config = self._crew.config
         lessons = [(student, await student.lesson(step, groups)) for student in self._students]
         due = [(student, lesson) for student, lesson in lessons if lesson.datums]
@@ -198,9 +205,10 @@ class Learner:
             for (student, lesson), result in zip(due, results, strict=True):
                 await student.optimise(step, lesson, result)
         found = {student.policy: student.numbers(lesson) for student, lesson in lessons}
+        advantages = {id(entry): row for _, lesson in lessons for entry, row in lesson.advantages}
         if not config.policies:
-            return found[self._students[0].policy]
-        return {**_over_all(list(found.values())), **_prefixed(found)}
+            return found[self._students[0].policy], advantages
+        return {**_over_all(list(found.values())), **_prefixed(found)}, advantages
 
     def _played_metrics(self, played: Played) -> dict[str, float]:
         collected = played.collected

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 
-from tinker_actors.data import Datum, Group
+from tinker_actors.algorithms import trained_advantages
+from tinker_actors.data import Datum, Group, Trajectory
 from tinker_actors.policies import Snapshot
 from tinker_actors.rollouts import Staleness, staleness
 from tinker_actors.scheduler.config import RunConfig
@@ -25,12 +26,14 @@ class Lesson:
         datums: Its batch; empty where nothing is to be learned.
         found: Numbers about the batch and the updates on it.
         stale: How old the batch was at each update.
+        advantages: Of each trajectory with what its action tokens are trained with.
     """
 
     groups: Sequence[Group]
     datums: Sequence[Datum]
     found: dict[str, float]
     stale: list[Staleness] = field(default_factory=list[Staleness])
+    advantages: Sequence[tuple[Trajectory, Sequence[float]]] = ()
 
 
 class Student:
@@ -88,7 +91,7 @@ class Student:
         datums = batch.datums
         if self._reference and datums:
             datums, found["kl_reference"] = await self._reference.applied(datums)
-        return Lesson(groups=groups, datums=datums, found=found)
+        return Lesson(groups=groups, datums=datums, found=found, advantages=trained_advantages(batch.members, datums))
 
     async def optimise(self, step: int, lesson: Lesson, result: ForwardBackwardResult) -> None:
         """Take an optimizer step on gradients that are there already."""

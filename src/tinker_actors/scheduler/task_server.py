@@ -149,6 +149,7 @@ class _Job:
                 "reward": evaluation.reward,
                 "episodes": len(evaluation.episodes),
                 "failed": evaluation.failed,
+                "snapshots": dict(version.snapshots),
                 **several,
                 **evaluation.metrics,
             }
@@ -186,7 +187,9 @@ class _Job:
         failed = [episode for episode in result.episodes if episode.end.is_error]
         shown = valid[: self._crew.config.rollouts.transcripts_per_step]
         for episode in (*shown, *failed):
-            self._rollouts.write(transcript(episode, trainer_steps=result.trainer_steps, step=result.step))
+            self._rollouts.write(
+                transcript(episode, trainer_steps=result.trainer_steps, advantages=result.advantages, step=result.step)
+            )
         self._crew.observer.step(result.step, result.metrics)
         if valid:
             self._crew.observer.transcript("latest", _text(valid[0]))
