@@ -22,7 +22,7 @@ SCALE = 4
 """Pixels of the picture along each side of one of the overview: the lines of a card repeat just as often."""
 
 RED, BLUE = (240, 50, 40), (40, 70, 240)
-WHITE, BLACK, GROUND = (255, 255, 255), (0, 0, 0), (60, 60, 60)
+WHITE, BLACK = (255, 255, 255), (0, 0, 0)
 
 
 Colour = tuple[int, int, int]
@@ -59,13 +59,13 @@ class Zoom(ToolEnvironment):
     max_turns = 3
 
     def __init__(
-        self, grid: int = 2, form: str = "<{arguments}>", skill: float = 0.7, question: str = "Red lines?"
+        self, grid: int = 2, form: str = "<{arguments}>", skill: float = 0.5, question: str = "Red lines?"
     ) -> None:
         if not 2 <= grid <= 9:
             raise ConfigError(f"grid is {grid}; 2 to 9 are needed")
         if not 0 <= skill <= 1:
             raise ConfigError(f"skill is {skill}; a share from 0 to 1 is needed")
-        self.tool_format, self.skill, self.question = form, skill, question
+        self.grid, self.tool_format, self.skill, self.question = grid, form, skill, question
         self.regions = tuple(f"{'abcdefghi'[column]}{row + 1}" for row in range(grid) for column in range(grid))
 
     def tools(self) -> list[Callable[..., object]]:
@@ -83,16 +83,18 @@ class Zoom(ToolEnvironment):
             raise ToolError(f"no region {region!r}; {self.regions[0]} to {self.regions[-1]}")
         self.seen = name
         self.found = self.found or name == self.target
-        return Image.of(drawn([self.cards[name]]))
+        return Image.of(self._shown(name))
 
     def begin(self, seed: int) -> Message:
         """Draw the cards from the task's seed; the observation is the whole picture, made small."""
         task = random.Random(seed)
         self.target = task.choice(self.regions)
         self.cards = {name: card_of(task, red=name == self.target) for name in self.regions}
+        rows = [self.regions[start : start + self.grid] for start in range(0, len(self.regions), self.grid)]
+        picture = np.concatenate([np.concatenate([self._shown(name) for name in row], 1) for row in rows])
         self.seen: str | None = None
         self.found = False
-        return Message.of(reduced(drawn(list(self.cards.values()))), self.question)
+        return Message.of(reduced(picture), self.question)
 
     def answer(self, text: str) -> Step:
         """Reward 1 for the direction of the lines on the red card."""
@@ -110,6 +112,12 @@ class Zoom(ToolEnvironment):
             return self.toolbox.written("zoom", region=self.target if good else self.rng.choice(self.regions))
         return self.cards[self.seen].direction if good else self.rng.choice(DIRECTIONS)
 
+    def _shown(self, region: str) -> NDArray[np.uint8]:
+        """The card of a region on its ground: the greener the further right, the bluer the further down."""
+        column, row = ord(region[0]) - ord("a"), int(region[1]) - 1
+        green, blue = (20 + 160 * place // (self.grid - 1) for place in (column, row))
+        return drawn(self.cards[region], (0, green, blue))
+
 
 def card_of(task: random.Random, *, red: bool) -> Card:
     """A card with red lines on white, or blue ones on black, some darker than others."""
@@ -123,11 +131,16 @@ def card_of(task: random.Random, *, red: bool) -> Card:
     )
 
 
-def drawn(cards: list[Card]) -> NDArray[np.uint8]:
-    """A square of regions in rows, shape (height, width, 3)."""
-    side = round(len(cards) ** 0.5)
-    rows = [np.concatenate([_region(card) for card in cards[row * side : (row + 1) * side]], 1) for row in range(side)]
-    return np.concatenate(rows)
+def drawn(card: Card, ground: Colour) -> NDArray[np.uint8]:
+    """A card amid its region, shape (32, 32, 3)."""
+    y, x = np.mgrid[:REGION, :REGION]
+    along = {"h": y, "v": x, "u": x + y, "d": x - y}[card.direction]
+    lines = (along + card.phase) % SCALE < SCALE // 2
+    inside = (np.minimum(x, y) >= MARGIN) & (np.maximum(x, y) < REGION - MARGIN)
+    region = np.full((REGION, REGION, 3), ground, np.uint8)
+    region[inside] = card.paper
+    region[inside & lines] = card.colour
+    return region
 
 
 def reduced(picture: NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -138,14 +151,3 @@ def reduced(picture: NDArray[np.uint8]) -> NDArray[np.uint8]:
     height, width, channels = picture.shape
     squares = picture.reshape(height // SCALE, SCALE, width // SCALE, SCALE, channels)
     return squares.mean((1, 3)).astype(np.uint8)
-
-
-def _region(card: Card) -> NDArray[np.uint8]:
-    y, x = np.mgrid[:REGION, :REGION]
-    along = {"h": y, "v": x, "u": x + y, "d": x - y}[card.direction]
-    lines = (along + card.phase) % SCALE < SCALE // 2
-    card_area = (np.minimum(x, y) >= MARGIN) & (np.maximum(x, y) < REGION - MARGIN)
-    region = np.full((REGION, REGION, 3), GROUND, np.uint8)
-    region[card_area] = card.paper
-    region[card_area & lines] = card.colour
-    return region

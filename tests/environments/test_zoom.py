@@ -19,6 +19,8 @@ from tinker_actors.sampling.requests import Sample, SamplingParams, SamplingRepl
 
 zoom = module_of("zoom")
 
+GROUND = (0, 20, 180)
+
 
 async def begun(*, seed=0, luck=0, **options):
     environment = load_environment("zoom", **options)()
@@ -47,6 +49,13 @@ def pixels(message):
         return np.asarray(opened)
 
 
+def grounds(grid):
+    return {
+        f"{'abcdefghi'[column]}{row + 1}": (0, *(20 + 160 * place // (grid - 1) for place in (column, row)))
+        for row, column in product(range(grid), repeat=2)
+    }
+
+
 @pytest.mark.parametrize("red", [True, False])
 def test_the_overview_of_a_card_is_the_same_whichever_way_its_lines_run(red):
     first = zoom.card_of(random.Random(0), red=red)
@@ -54,8 +63,8 @@ def test_the_overview_of_a_card_is_the_same_whichever_way_its_lines_run(red):
         replace(first, direction=direction, phase=phase)
         for direction, phase in product(zoom.DIRECTIONS, range(zoom.SCALE))
     ]
-    assert len({zoom.reduced(zoom.drawn([card])).tobytes() for card in cards}) == 1
-    assert len({zoom.drawn([card]).tobytes() for card in cards}) == len(cards)
+    assert len({zoom.reduced(zoom.drawn(card, GROUND)).tobytes() for card in cards}) == 1
+    assert len({zoom.drawn(card, GROUND).tobytes() for card in cards}) == len(cards)
 
 
 @pytest.mark.parametrize("grid", [2, 3, 9])
@@ -73,17 +82,25 @@ async def test_the_overview_shows_where_the_red_card_is(grid):
 
 async def test_the_tool_returns_the_region_enlarged_and_the_direction_earns_the_reward():
     environment, _ = await begun(seed=5)
-    card = environment.cards[environment.target]
+    card, ground = environment.cards[environment.target], grounds(2)[environment.target]
     for direction in zoom.DIRECTIONS:
         episode = await said(f"<{environment.target}>", f" {direction.upper()}\n", seed=5)
         result = observed(episode, 1)
         assert (result.role, result.content) == ("tool", "")
-        assert np.array_equal(pixels(result), zoom.drawn([card]))
+        assert np.array_equal(pixels(result), zoom.drawn(card, ground))
         assert (episode.end, episode.trajectories[0].reward) == (
             EpisodeEnd.TERMINATED,
             float(direction == card.direction),
         )
         assert episode.metrics == {"tool_calls": 1.0, "tool_errors": 0.0, "found": 1.0, "invalid": 0.0}
+
+
+async def test_each_region_has_a_ground_of_its_own():
+    environment, shown = await begun(grid=9)
+    array = pixels(shown)
+    seen = {name: tuple(array[8 * (int(name[1]) - 1), 8 * (ord(name[0]) - ord("a"))]) for name in environment.regions}
+    assert seen == grounds(9)
+    assert len(set(seen.values())) == 81
 
 
 async def test_lines_run_the_way_their_letter_says():
@@ -92,7 +109,7 @@ async def test_lines_run_the_way_their_letter_says():
 
     steps = {"h": (0, 1), "v": (1, 0), "u": (-1, 1), "d": (1, 1)}  # a step along the lines changes nothing
     for direction in zoom.DIRECTIONS:
-        array = zoom.drawn([replace(zoom.card_of(random.Random(0), red=True), direction=direction)])
+        array = zoom.drawn(replace(zoom.card_of(random.Random(0), red=True), direction=direction), GROUND)
         assert [name for name, step in steps.items() if shifted(array, *step)] == [direction]
 
 
@@ -126,7 +143,7 @@ async def test_other_forms_of_calls_work():
     environment, _ = await begun(form="{name}({arguments})")
     assert environment.toolbox.written("zoom", region="b2") == "zoom(b2)"
     episode = await said("zoom(b2)", "h", form="{name}({arguments})")
-    assert np.array_equal(pixels(observed(episode, 1)), zoom.drawn([environment.cards["b2"]]))
+    assert np.array_equal(pixels(observed(episode, 1)), zoom.drawn(environment.cards["b2"], (0, 180, 180)))
 
 
 async def test_a_group_shares_the_picture_and_seeds_differ():
