@@ -67,5 +67,21 @@ class RunError(TinkerActorsError, RuntimeError):
     """A run can't start or go on; one line says why."""
 
 
+class JobError(TinkerActorsError, RuntimeError):
+    """A scheduler can't do what is asked of it."""
+
+
+class UnknownJobError(JobError, LookupError):
+    """No job of this tenant has this id."""
+
+
+class JobRefusedError(JobError, ValueError):
+    """A job could never run as asked; says what could."""
+
+
+class JobStateError(JobError):
+    """A job can't go from its present state to the one asked for."""
+
+
 class ActorError(TinkerActorsError, RuntimeError):
     """Base of the errors of the actor runtime."""

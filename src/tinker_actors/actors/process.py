@@ -14,12 +14,12 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from tinker_actors.actors.errors import SpawnError
+from tinker_actors.actors.exits import describe_exit, watch_exit
 
 TAIL = 4096  # bytes of a dead child's log that its error carries
 
@@ -38,10 +38,8 @@ class ChildProcess:
         env: Mapping[str, str] | None,
         on_exit: Callable[[ChildProcess], None],
     ) -> None:
-        self._loop = loop
         self._log = log
         self._on_exit = on_exit
-        self._pidfd: int | None = None
         self.ended = loop.create_future()
         if not sys.executable:
             raise SpawnError("child nodes need sys.executable, which is not set in this process")
@@ -59,7 +57,7 @@ class ChildProcess:
         with contextlib.suppress(BrokenPipeError):
             self._popen.stdin.write(json.dumps(config).encode() + b"\n")
             self._popen.stdin.flush()
-        self._watch()
+        self._unwatch = watch_exit(loop, self._popen, self._exited)
 
     def tail(self) -> str:
         """The end of what the child wrote."""
@@ -73,11 +71,7 @@ class ChildProcess:
 
     def how_it_ended(self) -> str:
         """In words."""
-        code = self._popen.returncode
-        if code is not None and code < 0:
-            with contextlib.suppress(ValueError):
-                return f"was killed by {signal.Signals(-code).name}"
-        return f"exited with status {code}"
+        return describe_exit(self._popen.returncode)
 
     def release(self) -> None:
         """Close the pipe that keeps the child alive."""
@@ -97,19 +91,6 @@ class ChildProcess:
             self._popen.wait(timeout)
         self._exited()
 
-    def _watch(self) -> None:
-        if hasattr(os, "pidfd_open"):
-            with contextlib.suppress(OSError):
-                self._pidfd = os.pidfd_open(self.pid)
-                self._loop.add_reader(self._pidfd, self._exited)
-                return
-        threading.Thread(target=self._wait_in_thread, daemon=True).start()
-
-    def _wait_in_thread(self) -> None:
-        self._popen.wait()
-        with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self._exited)
-
     def _exited(self) -> None:
         if self.ended.done():
             return
@@ -117,10 +98,7 @@ class ChildProcess:
         self.kill()
         if self._popen.poll() is None:
             return
-        if self._pidfd is not None:
-            self._loop.remove_reader(self._pidfd)
-            os.close(self._pidfd)
-            self._pidfd = None
+        self._unwatch()
         self.release()
         self.ended.set_result(None)
         self._on_exit(self)

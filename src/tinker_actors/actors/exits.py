@@ -1,0 +1,51 @@
+"""How the end of a process is noticed, and said."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Callable
+
+
+def watch_exit(
+    loop: asyncio.AbstractEventLoop, process: subprocess.Popen[bytes], exited: Callable[[], None]
+) -> Callable[[], None]:
+    """Have `exited` called on the loop once a process has ended, without polling; it may be called more than once.
+
+    Where the system can tell without reaping, the process hasn't been reaped then: its id can't mean anyone else.
+
+    Returns:
+        Call it to watch no longer; again, and it does nothing.
+    """
+    if hasattr(os, "pidfd_open"):
+        with contextlib.suppress(OSError):
+            descriptor = os.pidfd_open(process.pid)
+            loop.add_reader(descriptor, exited)
+            left = [descriptor]
+
+            def unwatch() -> None:
+                while left:
+                    loop.remove_reader(left[0])
+                    os.close(left.pop())
+
+            return unwatch
+
+    def wait() -> None:
+        process.wait()
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(exited)
+
+    threading.Thread(target=wait, daemon=True).start()
+    return lambda: None
+
+
+def describe_exit(code: int | None) -> str:
+    """A return code of `subprocess` in words."""
+    if code is not None and code < 0:
+        with contextlib.suppress(ValueError):
+            return f"was killed by {signal.Signals(-code).name}"
+    return f"exited with status {code}"

@@ -1,0 +1,126 @@
+"""The scheduler as an actor: whoever can reach it submits jobs, follows and ends them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tinker_actors.actors import Actor, concurrent
+from tinker_actors.errors import UnknownJobError
+from tinker_actors.scheduler.job_records import Job, JobRequest, Transition
+from tinker_actors.scheduler.queue import Rules
+from tinker_actors.scheduler.resources import Resources
+from tinker_actors.scheduler.states import JobState
+from tinker_actors.scheduler.supervisor import Command, Supervisor, task_server_command
+from tinker_actors.scheduler.verdict import RetryPolicy
+
+
+class Scheduler(Actor):
+    """Accepts jobs, dispatches them to task servers, watches these and frees what they held.
+
+    When it stops, its jobs' processes do too; another scheduler of the same folder goes on with them from their last
+    checkpoints. Every method that names a job takes the `tenant` that asks: None may see all, any other its own only.
+
+    Args:
+        root: Its folder.
+        capacity: All that its jobs may hold.
+        rules: How the queue is served.
+        retry: How often failed attempts are repeated.
+        grace: Seconds that a job's process has to end when it is told to.
+        command: What a job's process is.
+    """
+
+    def __init__(
+        self,
+        root: str,
+        capacity: Resources,
+        *,
+        rules: Rules | None = None,
+        retry: RetryPolicy | None = None,
+        grace: float = 10.0,
+        command: Command = task_server_command,
+    ) -> None:
+        self._supervisor = Supervisor(Path(root), capacity, rules=rules, retry=retry, grace=grace, command=command)
+        self._started = False
+
+    async def on_start(self) -> None:
+        """Take up the folder."""
+        self._supervisor.start()
+        self._started = True
+
+    async def on_stop(self) -> None:
+        """Stop the jobs' processes and give up the folder."""
+        if self._started:
+            await self._supervisor.stop()
+
+    async def submit(self, request: JobRequest) -> Job:
+        """Take a job: once this has returned, it is kept whatever happens to this process.
+
+        Raises:
+            JobRefusedError: It could never start; says what could.
+        """
+        return self._supervisor.submit(request)
+
+    async def job(self, job: str, tenant: str | None = None) -> Job:
+        """A job as it stands.
+
+        Raises:
+            UnknownJobError: The tenant has no such job.
+        """
+        return self._own(job, tenant)
+
+    async def jobs(self, states: tuple[JobState, ...] = (), tenant: str | None = None) -> list[Job]:
+        """Jobs in the order of their submission: those in one of the states, or in any if none is given."""
+        return self._supervisor.store.jobs(*states, tenant=tenant)
+
+    async def transitions(self, job: str, tenant: str | None = None) -> list[Transition]:
+        """How a job came to where it stands, oldest first.
+
+        Raises:
+            UnknownJobError: The tenant has no such job.
+        """
+        return self._supervisor.store.transitions(self._own(job, tenant).id)
+
+    async def folder(self, job: str, tenant: str | None = None) -> str:
+        """A job's folder: `output.log`, and the run folder `run`.
+
+        Raises:
+            UnknownJobError: The tenant has no such job.
+        """
+        return str(self._supervisor.folder(self._own(job, tenant).id).root)
+
+    async def cancel(self, job: str, tenant: str | None = None) -> Job:
+        """End a job: at once if it is queued, else its process gets its grace time. One that is over stays as it is.
+
+        Raises:
+            UnknownJobError: The tenant has no such job.
+        """
+        return self._supervisor.cancel(self._own(job, tenant).id)
+
+    async def resume(self, job: str, tenant: str | None = None) -> Job:
+        """Queue a failed or cancelled job again; it goes on from its last checkpoint.
+
+        Raises:
+            JobStateError: It has succeeded, or is being cancelled.
+            JobRefusedError: It could no longer start.
+            UnknownJobError: The tenant has no such job.
+        """
+        return self._supervisor.resume(self._own(job, tenant).id)
+
+    @concurrent
+    async def wait(self, job: str, states: tuple[JobState, ...] = (), tenant: str | None = None) -> Job:
+        """A job once it is in one of the states, or over.
+
+        Raises:
+            UnknownJobError: The tenant has no such job.
+        """
+        return await self._supervisor.wait(self._own(job, tenant).id, states)
+
+    async def free(self) -> Resources:
+        """What no job holds."""
+        return self._supervisor.ledger.free
+
+    def _own(self, job: str, tenant: str | None) -> Job:
+        found = self._supervisor.store.get(job)
+        if tenant is not None and found.tenant != tenant:
+            raise UnknownJobError(f"there is no job {job!r}")  # as if it weren't there
+        return found

@@ -1,0 +1,94 @@
+"""The job store: what it keeps, which transitions it takes, and whose word counts."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.scheduler.job_material import request
+
+from tinker_actors.errors import JobError, JobStateError, UnknownJobError
+from tinker_actors.scheduler.job_store import JobStore
+from tinker_actors.scheduler.states import TRANSITIONS, JobState, Reason
+
+REASONS = {
+    JobState.QUEUED: Reason.INTERRUPTED,
+    JobState.RUNNING: Reason.STARTED,
+    JobState.CANCELLING: Reason.CANCEL_ASKED,
+    JobState.SUCCEEDED: Reason.FINISHED,
+    JobState.FAILED: Reason.ERROR,
+    JobState.CANCELLED: Reason.CANCEL_DONE,
+}
+
+
+@given(moves=st.lists(st.tuples(st.sampled_from(list(JobState)), st.sampled_from(["present", "former"])), max_size=30))
+@settings(max_examples=100, deadline=None)
+def test_every_sequence_of_moves_is_legal_logged_and_idempotent(moves: list[tuple[JobState, str]]):
+    store = JobStore(Path(":memory:"))
+    job = store.add(request("0"))
+    for wanted, speaker in moves:
+        before, log = store.get(job.id), store.transitions(job.id)
+        if speaker == "former":
+            assert store.move(job.id, wanted, Reason.ERROR, attempt=before.attempt - 1) is None
+            assert store.get(job.id) == before
+            continue
+        legal = wanted is before.state or wanted in TRANSITIONS[before.state]
+        if not legal:
+            with pytest.raises(JobStateError, match=rf"is {before.state.value} and can't become {wanted.value}"):
+                go(store, before.id, wanted, before.attempt)
+            assert (store.get(job.id), store.transitions(job.id)) == (before, log)
+            continue
+        after = go(store, job.id, wanted, before.attempt)
+        again = go(store, job.id, wanted, after.attempt)
+        assert after == again == store.get(job.id)
+        assert after.state is wanted
+        assert after.attempt == before.attempt + (wanted is JobState.STARTING and wanted is not before.state)
+        assert (after.ended is not None) == wanted.is_over
+        assert len(store.transitions(job.id)) == len(log) + (wanted is not before.state)
+    log = store.transitions(job.id)
+    assert [line.present for line in log] == [None, *(line.wanted for line in log[:-1])]
+    assert log[-1].wanted is store.get(job.id).state
+    store.close()
+
+
+def go(store: JobStore, job: str, wanted: JobState, attempt: int):
+    if wanted is JobState.STARTING:
+        return store.begin(job)
+    moved = store.move(job, wanted, REASONS[wanted], attempt=attempt)
+    assert moved is not None
+    return moved
+
+
+def test_what_was_stored_is_there_in_another_process_life(tmp_path: Path):
+    store = JobStore(tmp_path / "jobs.sqlite")
+    jobs = [store.add(request("0", tenant=tenant, priority=3)) for tenant in ("a", "b", "a")]
+    store.begin(jobs[1].id, [4, 5])
+    # not closed, as if killed
+    again = JobStore(tmp_path / "jobs.sqlite")
+    assert again.jobs() == store.jobs()
+    assert [job.id for job in again.jobs(tenant="a")] == [jobs[0].id, jobs[2].id]
+    assert [job.id for job in again.jobs(JobState.STARTING)] == [jobs[1].id]
+    assert again.get(jobs[1].id).devices == (4, 5)
+    assert again.starts == 1
+    store.close()
+    again.close()
+
+
+def test_what_cannot_be_used_is_named(tmp_path: Path):
+    store = JobStore(tmp_path / "jobs.sqlite")
+    with pytest.raises(UnknownJobError, match="there is no job 'job-x'"):
+        store.get("job-x")
+    store.close()
+    newer = sqlite3.connect(tmp_path / "jobs.sqlite")
+    newer.execute("PRAGMA user_version = 7")
+    newer.close()
+    with pytest.raises(JobError, match="has version 7; this program reads version 1"):
+        JobStore(tmp_path / "jobs.sqlite")
+    (tmp_path / "text").write_text("no database" * 100)
+    with pytest.raises(JobError, match="file is not a database"):
+        JobStore(tmp_path / "text")
+    with pytest.raises(JobError, match="unable to open"):
+        JobStore(tmp_path / "no" / "folder")
