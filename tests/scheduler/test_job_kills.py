@@ -22,7 +22,8 @@ JOBS, KILLS = 16, 25
 def test_schedulers_killed_at_random_moments_lose_no_job_and_run_none_twice(tmp_path: Path):
     script = "tests.scheduler.killed_schedulers"
     arguments = [sys.executable, "-m", script, str(tmp_path), str(JOBS), str(KILLS), "1"]
-    killed = subprocess.run(arguments, check=True, capture_output=True, text=True, timeout=100)
+    root = Path(__file__).parents[2]
+    killed = subprocess.run(arguments, check=True, capture_output=True, text=True, timeout=100, cwd=root)
     assert int(killed.stdout) > KILLS // 2  # else nothing was shown
     store = JobStore(tmp_path / "jobs.sqlite")
     jobs = store.jobs()
