@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup demo demo-smollm2 test lint types clean help
+.PHONY: setup demo demo-smollm2 test test-libraries lint types clean help
 
 help:
 	@echo "make setup         the environment, in $(VENV)"
@@ -12,6 +12,7 @@ help:
 	@echo "make demo-smollm2  SmolLM2-135M learns a text task by RL with LoRA (about five minutes)"
 	@echo "make example-NAME  the run of examples/NAME/config.toml, such as make example-gomoku_self_play"
 	@echo "make test          all tests"
+	@echo "make test-libraries  environments of libraries that can't share .venv, each in a virtual environment of its own"
 	@echo "make lint          formatting, lint and types"
 	@echo "make clean         remove what the commands above made"
 
@@ -38,10 +39,24 @@ example-%: $(STAMP)
 test: $(STAMP)
 	$(BIN)/python -m pytest
 
+# Libraries whose requirements clash with ours or with each other: one virtual environment for each, in .libraries.
+APART := tests/environments/libraries/apart
+LIBRARIES := $(basename $(notdir $(wildcard $(APART)/*.txt)))
+
+test-libraries: $(LIBRARIES:%=test-library-%)
+
+test-library-%: .libraries/%/.installed
+	PYTHONPATH=src .libraries/$*/bin/python -m pytest -m libraries $(APART)/test_$*.py
+
+.libraries/%/.installed: $(APART)/%.txt $(APART)/ours.in
+	$(PYTHON) -m venv .libraries/$*
+	.libraries/$*/bin/python -m pip install --quiet --disable-pip-version-check --requirement $(APART)/ours.in --requirement $<
+	@touch $@
+
 lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/basedpyright
 
 clean:
-	rm -rf $(VENV) runs build dist
+	rm -rf $(VENV) .libraries runs build dist

@@ -10,10 +10,14 @@ from tinker_actors.environments.environment import Environment
 from tinker_actors.errors import ConfigError
 
 if TYPE_CHECKING:
+    from tinker_actors.environments.libraries.cookbook import CookbookEnvironment
     from tinker_actors.environments.libraries.gymnasium import GymnasiumEnvironment
     from tinker_actors.environments.libraries.illegal import IllegalActionError, IllegalRule
+    from tinker_actors.environments.libraries.openenv import OpenEnvEnvironment
     from tinker_actors.environments.libraries.pettingzoo import PettingZooEnvironment, PettingZooParallelEnvironment
+    from tinker_actors.environments.libraries.reasoning_gym import ReasoningGymEnvironment
     from tinker_actors.environments.libraries.textarena import TextArenaEnvironment
+    from tinker_actors.environments.libraries.verifiers import VerifiersEnvironment
 
 # in the order of the documentation: what names begin with, and the module and class that wraps such environments
 _ADAPTERS = {
@@ -21,6 +25,10 @@ _ADAPTERS = {
     "pettingzoo": ("pettingzoo", "PettingZooEnvironment"),
     "pettingzoo_parallel": ("pettingzoo", "PettingZooParallelEnvironment"),
     "textarena": ("textarena", "TextArenaEnvironment"),
+    "reasoning_gym": ("reasoning_gym", "ReasoningGymEnvironment"),
+    "verifiers": ("verifiers", "VerifiersEnvironment"),
+    "openenv": ("openenv", "OpenEnvEnvironment"),
+    "cookbook": ("cookbook", "CookbookEnvironment"),
 }
 _MODULES = {name: module for module, name in _ADAPTERS.values()} | {
     "IllegalActionError": "illegal",
@@ -32,12 +40,16 @@ LIBRARIES: tuple[str, ...] = tuple(_ADAPTERS)
 
 __all__ = [
     "LIBRARIES",
+    "CookbookEnvironment",
     "GymnasiumEnvironment",
     "IllegalActionError",
     "IllegalRule",
+    "OpenEnvEnvironment",
     "PettingZooEnvironment",
     "PettingZooParallelEnvironment",
+    "ReasoningGymEnvironment",
     "TextArenaEnvironment",
+    "VerifiersEnvironment",
     "library_environment",
 ]
 

@@ -90,7 +90,7 @@ class LibraryEnvironment(Environment):
             cls.__init__(self, cls.opened(target, theirs), **{**found_out, **own})  # pyright: ignore[reportCallIssue]
 
         body = {"__init__": make, "seats": sample.seats, "max_turns": sample.max_turns, "__module__": cls.__module__}
-        cls.let_go(sample)
+        sample.let_go()
         return type(source, (cls,), body)
 
     @classmethod
@@ -111,10 +111,9 @@ class LibraryEnvironment(Environment):
         """Options that took a while to find out, for other instances to be made with."""
         return {}
 
-    @classmethod
-    def let_go(cls, sample: Self) -> None:
-        """Release what was made only to see what it is like."""
-        sample.close()
+    def let_go(self) -> None:
+        """Release an instance that was made only to see what it is like."""
+        self.close()
 
     @classmethod
     def parted(cls, options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
