@@ -1,7 +1,8 @@
 """Attention of many sequences at once over the pool of keys and values, behind transformers' attention interface.
 
-A row's result depends on its own sequence alone, to the last bit: scores are masked up to a multiple of 32 keys, and
-every product has enough rows for the matrix library to take the same path for one row as for many.
+A row's result depends on its own sequence alone, to the last bit: scores are masked up to a number of keys that
+doesn't change the order in which the matrix library adds, and every product has enough rows for it to take the same
+path for one row as for many.
 
 Shape suffixes: T rows of the step, B sequences of a run, M query rows of a key head, L keys, H query heads, G key
 heads, D width of a head.
@@ -9,6 +10,7 @@ heads, D width of a head.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,6 +25,8 @@ from tinker_actors.sampling.kv_pool import KVPool
 NAME = "tinker_actors_pool"
 _LINE = 32
 _BLOCK = 512  # keys that the fused kernel works on at a time
+_HALF = 256  # keys up to which a product of them is summed up in one piece
+_PIECE = 128  # rows of a prompt that are attended for at once: the ones before needn't read the keys of those behind
 _IGNORED = frozenset({"position_ids", "cache_position", "use_cache", "output_attentions", "is_causal", "target_dtype"})
 
 
@@ -90,8 +94,8 @@ def runs_of(spans: Sequence[Span]) -> list[Run]:
     """Group spans, in the order of their rows, into as few attention calls as pays."""
     runs: list[Run] = []
     row = 0
-    for span in spans:
-        keys = -(-(span.held + span.count) // _LINE) * _LINE
+    for span in itertools.chain.from_iterable(map(_pieces, spans)):
+        keys = _keys(span.held + span.count)
         last = runs[-1] if runs else None
         if last is not None and _joins(span, keys, last):
             if len(last.helds) == 1:
@@ -112,6 +116,22 @@ def runs_of(spans: Sequence[Span]) -> list[Run]:
             )
         row += span.count
     return runs
+
+
+def _pieces(span: Span) -> list[Span]:
+    return [
+        Span(start=span.start, size=span.size, held=span.held + first, count=min(_PIECE, span.count - first))
+        for first in range(0, span.count, _PIECE)
+    ]
+
+
+def _keys(tokens: int) -> int:
+    """Keys to read for so many tokens: what is masked adds zeros, but may change how the sum is cut into pieces.
+
+    A block of 512 is summed up in two pieces of 256, a shorter one of more than 256 in two equal ones.
+    """
+    whole, rest = divmod(tokens, _BLOCK)
+    return whole * _BLOCK + (-(-rest // _LINE) * _LINE if rest <= _HALF else _BLOCK)
 
 
 def _joins(span: Span, keys: int, run: Run) -> bool:
