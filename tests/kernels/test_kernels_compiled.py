@@ -1,18 +1,23 @@
 """The CUDA sources under NVRTC, which needs no GPU: they compile for every architecture, and to good machine code.
 
-Compiling everything takes a minute and a half of processor time, so what was compiled is kept in pytest's cache and
-compiled again only when a source, an option or the compiler changes.
+Compiling everything takes a minute and a half of processor time, so what was found is kept among the project's
+cached files, for all checkouts, and compiled again only when a source, an option or the compiler changes.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import importlib.metadata
+import inspect
 import json
 import os
 import re
 import subprocess
 import sys
+import tempfile
+import time
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +27,7 @@ from cupy.cuda import nvrtc
 
 from tinker_actors.kernels.backend import OPTIONS
 from tinker_actors.kernels.source import FILES, KERNELS, PAIRS, Types, cuda_source
+from tinker_actors.models.cache import cache_dir
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="NVRTC's package is for Linux"),
@@ -31,14 +37,16 @@ pytestmark = [
 
 ARCHITECTURES = (80, 90, 100)
 SCALARS = {"sum_narrow", "sum_gradients"}
+KEPT_SECONDS = 30 * 24 * 3600
+"""How long what was found of a group stays that no test asks for."""
 
 
 @dataclass(frozen=True)
 class Compiled:
-    """A group of kernels for one architecture: the assembler's log, and each kernel's machine code as text."""
+    """A group of kernels for one architecture: the assembler's log, and how often each kernel has each opcode."""
 
     log: str
-    sass: dict[str, str]
+    opcodes: dict[str, dict[str, int]]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -48,25 +56,49 @@ def nvrtc_at_work() -> None:
     nvrtc.compileProgram(program, ("-arch=sm_80",))
 
 
-def compile_group(types: Types, group: str, architecture: int, cache: Path) -> Compiled:
+@pytest.fixture(scope="module")
+def cubins() -> Path:
+    """Where what was found of compiled groups is kept."""
+    folder = cache_dir() / "cubins"
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in folder.iterdir():
+        if path.stat().st_mtime < time.time() - KEPT_SECONDS:
+            path.unlink(missing_ok=True)
+    return folder
+
+
+def compile_group(types: Types, group: str, architecture: int, cubins: Path) -> Compiled:
     source = cuda_source(types, group)
     options = (*OPTIONS, f"-arch=sm_{architecture}", "--ptxas-options=-v")
-    key = hashlib.sha256(json.dumps([source, options, nvrtc.getVersion()]).encode()).hexdigest()
-    cubin, log = cache / f"{key}.cubin", cache / f"{key}.log"
-    if not (cubin.exists() and log.exists()):
-        program = nvrtc.createProgram(source, "kernels.cu", (), ())
-        try:
-            nvrtc.compileProgram(program, options)
-        except nvrtc.NVRTCError:
-            pytest.fail(nvrtc.getProgramLog(program))
-        # CuPy leaves out the last byte, a zero that nvdisasm misses
-        cubin.write_bytes(nvrtc.getCUBIN(program) + b"\0")
-        log.write_text(nvrtc.getProgramLog(program))
-    text = subprocess.run([_nvdisasm(), "-c", str(cubin)], capture_output=True, text=True, check=True).stdout
+    told = [source, options, nvrtc.getVersion(), inspect.getsource(opcodes_of)]
+    kept = cubins / f"{hashlib.sha256(json.dumps(told).encode()).hexdigest()}.json"
+    if kept.exists():
+        kept.touch()
+        return Compiled(**json.loads(kept.read_text()))
+    program = nvrtc.createProgram(source, "kernels.cu", (), ())
+    try:
+        nvrtc.compileProgram(program, options)
+    except nvrtc.NVRTCError:
+        pytest.fail(nvrtc.getProgramLog(program))
+    compiled = Compiled(nvrtc.getProgramLog(program), opcodes_of(nvrtc.getCUBIN(program)))
+    own = kept.with_suffix(f".{os.getpid()}")  # other test runs may read and write the file meanwhile
+    own.write_text(json.dumps(dataclasses.asdict(compiled)))
+    own.replace(kept)
+    return compiled
+
+
+def opcodes_of(cubin: bytes) -> dict[str, dict[str, int]]:
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin + b"\0")  # CuPy leaves out the last byte, a zero that nvdisasm misses
+        file.flush()
+        text = subprocess.run([_nvdisasm(), "-c", file.name], capture_output=True, text=True, check=True).stdout
     # a function's code begins at its label and ends where the next section does
     parts = re.split(r"^\.text\.(\w+):$", text, flags=re.MULTILINE)
-    sass = {name: code.split(".section", 1)[0] for name, code in zip(parts[1::2], parts[2::2], strict=True)}
-    return Compiled(log.read_text(), sass)
+    instruction = re.compile(r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:\{\s*)?(?:@!?\w+\s+)?([A-Z][\w.]*)", re.MULTILINE)
+    return {
+        name: dict(Counter(instruction.findall(code.split(".section", 1)[0])))
+        for name, code in zip(parts[1::2], parts[2::2], strict=True)
+    }
 
 
 def _nvdisasm() -> Path:
@@ -74,8 +106,8 @@ def _nvdisasm() -> Path:
     return next(Path(str(file.locate())) for file in files if file.name == "nvdisasm")
 
 
-def count(opcode: str, code: str) -> int:
-    return len(re.findall(rf"\b{opcode}\b", code))
+def count(opcode: str, opcodes: dict[str, int]) -> int:
+    return sum(number for name, number in opcodes.items() if re.search(rf"\b{opcode}\b", name))
 
 
 def expected(group: str, architecture: int) -> set[str]:
@@ -86,20 +118,18 @@ def expected(group: str, architecture: int) -> set[str]:
 @pytest.mark.parametrize("group", FILES)
 @pytest.mark.parametrize("types", PAIRS, ids=lambda types: f"{types.rows}-{types.weights}")
 def test_every_kernel_compiles_without_spills_to_wide_accesses_and_tensor_cores(
-    types: Types, group: str, pytestconfig: pytest.Config, tmp_path: Path
+    types: Types, group: str, cubins: Path
 ) -> None:
-    kept = getattr(pytestconfig, "cache", None)
-    cache = tmp_path if kept is None else kept.mkdir("cubins")
     with ThreadPoolExecutor(os.cpu_count()) as threads:
-        found = threads.map(lambda architecture: compile_group(types, group, architecture, cache), ARCHITECTURES)
+        found = threads.map(lambda architecture: compile_group(types, group, architecture, cubins), ARCHITECTURES)
     for architecture, compiled in zip(ARCHITECTURES, found, strict=True):
-        assert set(compiled.sass) == expected(group, architecture)
+        assert set(compiled.opcodes) == expected(group, architecture)
 
         # the assembler's own word: nothing is kept in local memory
         spills = re.findall(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", compiled.log)
-        assert spills == [("0", "0", "0")] * len(compiled.sass)
+        assert spills == [("0", "0", "0")] * len(compiled.opcodes)
 
-        for name, code in compiled.sass.items():
+        for name, code in compiled.opcodes.items():
             where = f"{name} for sm_{architecture}"
             assert count(r"(LDL|STL)", code) == 0, where
             assert count(r"ST\.E[.\w]*", code) == 0, f"{where} stores to a generic address"
