@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tinker_actors.data import Message, ModelInput, ToolList, Trajectory, Turn, TurnEnd
@@ -42,6 +42,7 @@ class Action:
 
 
 _NO_INPUT, _STOP = ModelInput(), TurnEnd.STOP
+_NO_NUMBERS: Mapping[str, float] = {}
 
 
 def written_turn(messages: Sequence[Message], text: str) -> Turn:
@@ -63,6 +64,11 @@ class Agent(ABC):
 
     policy: str | None = None
     trainable: bool = False
+
+    @property
+    def metrics(self) -> Mapping[str, float]:
+        """Named numbers of its own about the episode, which stand beside the environment's."""
+        return _NO_NUMBERS
 
     async def equip(self, tools: ToolList) -> None:
         """Hear of the tools that the seat may call, if there are any. Called once, before the first `act`."""

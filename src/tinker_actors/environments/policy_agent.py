@@ -70,7 +70,7 @@ class PolicyAgent(Agent):
         self.policy = policy
         self.trainable = trainable
         self._sampler = sampler
-        self._params = replace(params, stop=_stops(params, renderer))
+        self._params = replace(params, stop=stops_of(params, renderer))
         self._snapshot = snapshot
         self._seed = seed
         self._seat = seat
@@ -144,7 +144,7 @@ def _turn(
     )
 
 
-def _stops(params: SamplingParams, renderer: Renderer) -> tuple[str | int, ...]:
+def stops_of(params: SamplingParams, renderer: Renderer) -> tuple[str | int, ...]:
     """The asked stops and the template's own end of a turn: a token where it is one, else its text."""
     said_by_tokens = {renderer.tokenizer.token_text(stop) for stop in renderer.stop_ids}
     text = (renderer.stop_text,) if renderer.stop_text and renderer.stop_text not in said_by_tokens else ()

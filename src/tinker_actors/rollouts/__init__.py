@@ -21,7 +21,15 @@ if TYPE_CHECKING:
     from tinker_actors.rollouts.metrics import Staleness, rollout_metrics, staleness
     from tinker_actors.rollouts.outcomes import outcome, points, policy_metrics, seat_outcomes
     from tinker_actors.rollouts.plans import Assignment, LineUp, Rollout, RolloutPlan, plan_groups
-    from tinker_actors.rollouts.seats import DemonstrationSeat, PolicySeat, ScriptedSeat, Seat, script
+    from tinker_actors.rollouts.seats import (
+        DemonstrationSeat,
+        HarnessSeat,
+        PolicySeat,
+        ScriptedSeat,
+        Seat,
+        harness_of,
+        script,
+    )
     from tinker_actors.rollouts.transcripts import transcript, transcript_text, transcripts_text
     from tinker_actors.rollouts.worker import RolloutWorker
 
@@ -51,7 +59,9 @@ _HOMES = {
     "RolloutPlan": "plans",
     "plan_groups": "plans",
     "DemonstrationSeat": "seats",
+    "HarnessSeat": "seats",
     "PolicySeat": "seats",
+    "harness_of": "seats",
     "ScriptedSeat": "seats",
     "Seat": "seats",
     "script": "seats",
@@ -69,6 +79,7 @@ __all__ = [
     "EpisodeSampler",
     "EpisodesDone",
     "Gate",
+    "HarnessSeat",
     "Ledger",
     "LineUp",
     "PolicySeat",
@@ -83,6 +94,7 @@ __all__ = [
     "cohorts_of",
     "collect",
     "collect_kept",
+    "harness_of",
     "outcome",
     "plan_groups",
     "points",

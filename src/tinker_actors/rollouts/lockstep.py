@@ -240,6 +240,8 @@ async def _sample(
 class EpisodeSampler:
     """What the agents of one episode ask: gathers what the seats ask at one time and takes it to the gate.
 
+    What is asked while the gate has not answered yet, as by a harness that makes several calls, goes there next.
+
     The episode's clock stands still meanwhile: how long the others take, and the sampler for all of them, is no fault
     of this episode, and on a slow machine must not end it.
 
@@ -254,6 +256,7 @@ class EpisodeSampler:
         self._gate, self._cohort, self._member, self._clock = gate, cohort, member, clock
         self._asked: list[tuple[SamplingRequest, asyncio.Future[SamplingReply]]] = []
         self._number = 0
+        self._is_asking = False
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def sample(self, request: SamplingRequest) -> SamplingReply:
@@ -266,7 +269,7 @@ class EpisodeSampler:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[SamplingReply] = loop.create_future()
         self._asked.append((request, future))
-        if len(self._asked) == 1:
+        if len(self._asked) == 1 and not self._is_asking:
             # seats that act at the same time are tasks of one turn of the loop: all have asked when this runs
             loop.call_soon(self._flush)
         return await future
@@ -278,7 +281,10 @@ class EpisodeSampler:
         self._gate.tell.leave(self._cohort, self._member)
 
     def _flush(self) -> None:
-        asked, self._asked = self._asked, []
+        asked = [entry for entry in self._asked if not entry[1].done()]
+        self._asked, self._is_asking = [], bool(asked)
+        if not asked:
+            return
         task = asyncio.get_running_loop().create_task(self._ask(self._number, asked))
         self._number += 1
         self._tasks.add(task)
@@ -294,14 +300,15 @@ class EpisodeSampler:
             for _, future in asked:
                 if not future.done():
                     future.set_exception(error)
-            return
-        for (_, future), result in zip(asked, results, strict=True):
+            results = ()
+        for (_, future), result in zip(asked, results, strict=False):
             if future.done():
                 continue
             if isinstance(result, SamplingReply):
                 future.set_result(result)
             else:
                 future.set_exception(result)
+        self._flush()
 
 
 def cohorts_of(plan: RolloutPlan) -> dict[str, tuple[str, ...]]:

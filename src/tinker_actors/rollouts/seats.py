@@ -21,6 +21,18 @@ from tinker_actors.environments import (
     SamplesTokens,
     ScriptedAgent,
 )
+from tinker_actors.environments.outside import (
+    Capture,
+    CommandHarness,
+    Difference,
+    EndpointServer,
+    FunctionHarness,
+    Harness,
+    HarnessAgent,
+    check_harness,
+    load_harness,
+)
+from tinker_actors.environments.tools import tool_format
 from tinker_actors.errors import ConfigError
 from tinker_actors.models.renderer import Renderer
 from tinker_actors.rollouts.pools import HostedEnvironment
@@ -53,6 +65,36 @@ class PolicySeat:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HarnessSeat(PolicySeat):
+    """A harness plays, with the policy's snapshot as its model behind an OpenAI-compatible endpoint.
+
+    Attributes:
+        harness: `package.module:function`, from a `HarnessCall` to the action's text; or
+        command: a program and its arguments, which writes that text to its standard output.
+        options: Keyword arguments of the function.
+        seconds: For one answer; None for no limit but the episode's.
+        difference: What becomes of a temperature or top-p that the harness asks for and that isn't the seat's.
+        tool_format: How the model writes the calls of the harness's tools, as a `Toolbox` takes it.
+    """
+
+    harness: str = ""
+    command: tuple[str, ...] = ()
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    seconds: float | None = None
+    difference: Difference = "refuse"
+    tool_format: str = "hermes"
+
+    def __post_init__(self) -> None:
+        if bool(self.harness) == bool(self.command):
+            raise ConfigError(f"harness is {self.harness!r} and command {list(self.command)}; one of them is needed")
+        if self.trainable and self.difference == "honour":
+            raise ConfigError(
+                "difference is 'honour', but the seat is trained on, and its trainer scores tokens at the seat's own "
+                "temperature; 'refuse' or 'override' is needed"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DemonstrationSeat:
     """The environment's own demonstrations play.
 
@@ -78,11 +120,17 @@ class ScriptedSeat:
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
-Seat = PolicySeat | DemonstrationSeat | ScriptedSeat
+Seat = PolicySeat | HarnessSeat | DemonstrationSeat | ScriptedSeat
 
 
 def agent_for(
-    spec: Seat, *, seat: str, live: LiveEnvironment | HostedEnvironment, renderer: Renderer, seed: int
+    spec: Seat,
+    *,
+    seat: str,
+    live: LiveEnvironment | HostedEnvironment,
+    renderer: Renderer,
+    seed: int,
+    endpoint: EndpointServer | None = None,
 ) -> Agent:
     """The agent of one seat in one episode.
 
@@ -92,15 +140,18 @@ def agent_for(
         live: The episode's environment.
         renderer: Of the policies' base model.
         seed: The episode's.
+        endpoint: The process's, where there are harnesses.
 
     Raises:
-        ConfigError: As `script`.
+        ConfigError: As `script` and `load_harness`.
     """
     if isinstance(spec, DemonstrationSeat):
         return DemonstrationAgent(partial(live.demonstrate, seat), renderer, trainable=spec.trainable)
     if isinstance(spec, ScriptedSeat):
         function = script(spec, live.environment)
         return ScriptedAgent(partial(function, **_given(function, seat, seed), **spec.options))
+    if isinstance(spec, HarnessSeat):
+        return _harness_agent(spec, seat, renderer, seed, endpoint)
     return PolicyAgent(
         spec.sampler,
         renderer,
@@ -114,6 +165,47 @@ def agent_for(
         overflow=spec.overflow,
         trainable=spec.trainable,
     )
+
+
+def _harness_agent(
+    spec: HarnessSeat, seat: str, renderer: Renderer, seed: int, endpoint: EndpointServer | None
+) -> HarnessAgent:
+    if endpoint is None:
+        raise ConfigError(f"seat {seat!r} is played by a harness, but nobody serves it an endpoint here")
+    capture = Capture(
+        spec.sampler,
+        renderer,
+        spec.params,
+        policy=spec.policy,
+        snapshot=spec.snapshot,
+        seed=seed,
+        seat=seat,
+        format=tool_format(spec.tool_format),
+        difference=spec.difference,
+        context_length=spec.context_length,
+    )
+    return HarnessAgent(
+        harness_of(spec),
+        capture,
+        endpoint,
+        policy=spec.policy,
+        seat=seat,
+        seconds=spec.seconds,
+        trainable=spec.trainable,
+    )
+
+
+def harness_of(spec: HarnessSeat) -> Harness:
+    """The harness of a seat.
+
+    Raises:
+        ConfigError: It isn't found, or doesn't take the options.
+    """
+    if spec.command:
+        return CommandHarness(spec.command)
+    function = load_harness(spec.harness)
+    check_harness(function, spec.harness, spec.options)
+    return FunctionHarness(function, spec.options)
 
 
 def script(spec: ScriptedSeat, environment: type[Environment]) -> Callable[..., Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
 
 from tinker_actors.actors import Actor, concurrent
@@ -16,7 +16,8 @@ from tinker_actors.coordinator import (
     failed_episode,
 )
 from tinker_actors.data import Episode
-from tinker_actors.environments import EnvironmentSpec, Instances, Isolation, LiveEnvironment, isolation_of
+from tinker_actors.environments import Agent, EnvironmentSpec, Instances, Isolation, LiveEnvironment, isolation_of
+from tinker_actors.environments.outside import EndpointServer
 from tinker_actors.errors import ConfigError
 from tinker_actors.models.catalogue import load_tokenizer
 from tinker_actors.models.renderer import Renderer
@@ -78,10 +79,12 @@ class RolloutWorker(Actor):
             self._pool = await EnvironmentPool.start(self.mesh, factory, self._nodes)
         self._instances = Instances(factory, factory.environment, where="inline" if where == "inline" else "thread")
         self._renderer = Renderer(load_tokenizer(self._tokenizer), self._chat_template)
+        self._endpoint = EndpointServer()
 
     async def on_stop(self) -> None:
-        """Close the instances that no episode uses."""
+        """Close the instances that no episode uses, and the endpoint."""
         await self._instances.close()
+        await self._endpoint.close()
 
     @concurrent
     async def ready(self) -> None:
@@ -149,14 +152,16 @@ class RolloutWorker(Actor):
                 for seat, spec in seats.items()
             }
         agents = {
-            seat: agent_for(spec, seat=seat, live=live, renderer=self._renderer, seed=rollout.seed)
+            seat: agent_for(
+                spec, seat=seat, live=live, renderer=self._renderer, seed=rollout.seed, endpoint=self._endpoint
+            )
             for seat, spec in seats.items()
         }
         try:
             protocol = self._playing[rollout.id] = episode_protocol(
                 live, agents, task=rollout.task, id=rollout.id, limits=assignment.limits, clock=clock
             )
-            return await protocol.run()
+            return _with_metrics(await protocol.run(), agents)
         finally:
             self._playing.pop(rollout.id, None)
             if sampler is not None:
@@ -168,3 +173,16 @@ class RolloutWorker(Actor):
         if self._pool is not None:
             return await self._pool.open(luck=luck, evaluating=evaluating, seconds=assignment.limits.turn_seconds)
         return LiveEnvironment(self._instances.take(), luck=luck, evaluating=evaluating)
+
+
+def _with_metrics(episode: Episode, agents: Mapping[str, Agent]) -> Episode:
+    """The episode with its agents' numbers; where several have such, each under the name of its seat too."""
+    told = {seat: agent.metrics for seat, agent in agents.items() if agent.metrics}
+    if not told:
+        return episode
+    own = {
+        name if len(told) == 1 else f"{name}/{seat}": value
+        for seat, numbers in told.items()
+        for name, value in numbers.items()
+    }
+    return replace(episode, metrics={**own, **episode.metrics})

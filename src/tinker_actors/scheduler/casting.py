@@ -8,7 +8,7 @@ from typing import Any
 
 from tinker_actors.data import Group, derive_seed
 from tinker_actors.policies import Handle
-from tinker_actors.rollouts import DemonstrationSeat, LineUp, PolicySeat, ScriptedSeat, Seat, points
+from tinker_actors.rollouts import DemonstrationSeat, HarnessSeat, LineUp, PolicySeat, ScriptedSeat, Seat, points
 from tinker_actors.sampling import SamplingParams
 from tinker_actors.scheduler.config import RunConfig
 from tinker_actors.scheduler.league import Pool, due
@@ -112,19 +112,37 @@ class Casting:
             stop=params.stop,
         )
         snapshot = self._snapshot(name, player, version, where)
-        return PolicySeat(
+        seat = PolicySeat(
             sampler=self._sampler,
             policy=Handle.parse(snapshot).policy_id,
             snapshot=snapshot,
             params=own,
-            trainable=player.player == "policy",
+            trainable=player.learns,
         )
+        return _behind_harness(seat, player, where[0] == "eval") if player.player == "endpoint" else seat
 
     def _snapshot(self, name: str, player: SeatSection, version: Version, where: tuple[str, int, int]) -> str:
         if player.player == "snapshot":
             return self._frozen[player.frozen_name]
         newest = version.snapshots[player.policy or ""]
-        if player.player == "policy":
+        if player.learns:
             return newest
         luck = Random(derive_seed(self._config.seed, "league", name, *where))
         return version.pools.get(name, Pool()).draw(player, luck, newest=newest)
+
+
+def _behind_harness(seat: PolicySeat, player: SeatSection, evaluating: bool) -> HarnessSeat:
+    """The seat with a harness in front of its policy; an evaluation's own temperature goes before the harness's."""
+    return HarnessSeat(
+        sampler=seat.sampler,
+        policy=seat.policy,
+        snapshot=seat.snapshot,
+        params=seat.params,
+        trainable=seat.trainable,
+        harness=player.harness or "",
+        command=player.command or (),
+        options=player.options,
+        seconds=player.seconds,
+        difference="override" if evaluating else player.difference or "refuse",
+        tool_format=player.tool_format or "hermes",
+    )

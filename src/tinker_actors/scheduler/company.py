@@ -162,7 +162,7 @@ def _seats(crew: Crew, players: Players, policy: str) -> list[str]:
     seats = list(players.training)
     if crew.config.rollouts.rotate_seats:
         return seats
-    return [seat for seat in seats if (entry := players.training[seat]).player == "policy" and entry.policy == policy]
+    return [seat for seat in seats if (entry := players.training[seat]).learns and entry.policy == policy]
 
 
 def _students(

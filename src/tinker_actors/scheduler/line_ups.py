@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import difflib
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tinker_actors.environments import Environment, EnvironmentFactory
+from tinker_actors.environments.outside import check_harness, check_served, load_harness
+from tinker_actors.environments.tools import tool_format
 from tinker_actors.errors import ConfigError, TinkerActorsError
 from tinker_actors.policies import Snapshot, SnapshotStore
 from tinker_actors.rollouts import ScriptedSeat, script
@@ -42,7 +45,7 @@ class Players:
         }
         for table, given in (("seats", config.seats), ("evaluation.seats", own)):
             _refuse_strangers(table, given, seats)
-        playing = {section.policy for section in training.values() if section.player == "policy"}
+        playing = {section.policy for section in training.values() if section.learns}
         if idle := [name for name in config.learners() if name not in playing]:
             raise ConfigError(
                 f"policy {idle[0]!r} plays no seat, so that it would never learn; the seats are {', '.join(seats)}: "
@@ -75,6 +78,8 @@ def _described(section: SeatSection) -> str:
             return f"league of {section.policy}"
         case "script":
             return f"script {section.function}"
+        case "endpoint":
+            return f"policy {section.policy} behind {section.harness or ' '.join(section.command or ())}"
         case other:
             return other
 
@@ -95,10 +100,29 @@ def check_players(players: Players, factory: EnvironmentFactory) -> None:
             try:
                 if section.function is not None:
                     script(ScriptedSeat(function=section.function, options=section.options), factory.environment)
+                if section.player == "endpoint":
+                    check_endpoint(section)
                 if section.store is not None:
                     stored_snapshot(section)
             except TinkerActorsError as error:
                 raise ConfigError(f"{table}.{seat}: {error}") from error
+
+
+def check_endpoint(section: SeatSection) -> None:
+    """Find out whether a harness can play.
+
+    Raises:
+        ConfigError: Its function isn't found or can't be called, its format of calls isn't one, or the extra `serve`
+            is missing.
+    """
+    if section.harness is not None:
+        check_harness(load_harness(section.harness), section.harness, section.options)
+    elif section.options:
+        raise ConfigError(f"options are {section.options}, but a command has none; put them among its arguments")
+    elif section.command and shutil.which(section.command[0]) is None:
+        raise ConfigError(f"command {section.command[0]!r} is not a program that can be found")
+    tool_format(section.tool_format or "hermes")
+    check_served()
 
 
 def stored_snapshot(section: SeatSection) -> Snapshot:
@@ -126,7 +150,11 @@ def _filled(config: RunConfig, table: str, seat: str, section: SeatSection | Non
     """A seat's table with the policy that it means."""
     section = section or SeatSection()
     known = list(config.learners())
-    if section.player not in ("policy", "snapshot", "league") or section.policy is not None or section.store:
+    if (
+        section.player not in ("policy", "snapshot", "league", "endpoint")
+        or section.policy is not None
+        or section.store
+    ):
         return section
     if seat in known:
         policy = seat
@@ -143,7 +171,7 @@ def _filled(config: RunConfig, table: str, seat: str, section: SeatSection | Non
 def _still(section: SeatSection) -> SeatSection:
     """Who plays in evaluations in place of a training player: in that of a league, the policy as RL begins."""
     if section.player != "league":
-        return section.model_copy(update={"temperature": None}) if section.player == "policy" else section
+        return section.model_copy(update={"temperature": None}) if section.learns else section
     return SeatSection(player="snapshot", policy=section.policy, snapshot="initial", max_tokens=section.max_tokens)
 
 

@@ -29,6 +29,7 @@ _OWN: Mapping[str, tuple[str, ...]] = {
     "league": ("policy", "rule", "latest_k", "age_decay", "win_rate_power", "every", "size", "self_share", *_SAMPLED),
     "script": ("function", "options"),
     "demonstration": (),
+    "endpoint": ("policy", "harness", "command", "options", "seconds", "difference", "tool_format", *_SAMPLED),
 }
 _OF_RULES: Mapping[str, str] = {"latest_k": "latest_k", "age_decay": "age", "win_rate_power": "win_rate"}
 
@@ -63,8 +64,8 @@ class SeatSection(Section):
     """Who plays a seat."""
 
     player: Player = "policy"
-    """`policy` learns from the seat; the others are frozen: a `snapshot`, a `league` of past snapshots, a `script`, or
-    the environment's own `demonstration`s."""
+    """`policy` learns from the seat, and so it does behind an `endpoint` for a harness; the others are frozen: a
+    `snapshot`, a `league` of past snapshots, a `script`, or the environment's own `demonstration`s."""
     policy: str | None = None
     """Which policy plays, or whose snapshots; if not given, the one that bears the seat's name, or the only one."""
     snapshot: str | None = None
@@ -88,7 +89,18 @@ class SeatSection(Section):
     function: str | None = None
     """`package.module:function`, or the name of a function in the environment's own file."""
     options: dict[str, Any] = Field(default_factory=dict)
-    """Keyword arguments of the function."""
+    """Keyword arguments of the function, or of the harness."""
+    harness: str | None = None
+    """`package.module:function` that takes a `HarnessCall` and returns the action's text."""
+    command: tuple[str, ...] | None = None
+    """In place of `harness`: a program and its arguments, which writes the action's text to its standard output."""
+    seconds: float | None = Field(default=None, gt=0)
+    """For one answer of a harness; only the turn's limit if not given."""
+    difference: Literal["refuse", "override"] | None = None
+    """What becomes of a temperature or top-p that a harness asks for and that isn't the run's; `refuse` if not given,
+    but in evaluations, which override it."""
+    tool_format: str | None = None
+    """How the model writes the calls of a harness's tools; `hermes` if not given."""
     temperature: float | None = Field(default=None, ge=0)
     """In place of that of `[rollouts]` or `[evaluation]`."""
     max_tokens: int | None = Field(default=None, ge=1)
@@ -113,7 +125,12 @@ class SeatSection(Section):
                 )
         if self.player == "script" and self.function is None:
             raise ValueError("function is missing; player 'script' plays by one, such as 'my_package.bots:play'")
-        if self.player == "policy" and self.temperature == 0:
+        if self.player == "endpoint" and bool(self.harness) == bool(self.command):
+            raise ValueError(
+                f"harness is {self.harness!r} and command {self.command and list(self.command)}; player 'endpoint' "
+                "needs one of them, such as harness = 'my_package.agents:play'"
+            )
+        if self.learns and self.temperature == 0:
             raise ValueError("temperature is 0.0; a policy that learns is sampled at a temperature above 0")
         for name, rule in _OF_RULES.items():
             if (value := getattr(self, name)) is not None and self.rule != rule:
@@ -141,6 +158,11 @@ class SeatSection(Section):
                 raise ValueError(f"snapshot is {which!r}, but no store is given; name the folder that it lies in")
             if self.policy is not None:
                 raise ValueError(f"policy is {self.policy!r} and snapshot is {which!r}; the handle says whose it is")
+
+    @property
+    def learns(self) -> bool:
+        """Whether a policy learns from the seat."""
+        return self.player in ("policy", "endpoint")
 
     @property
     def frozen_name(self) -> str:

@@ -1,0 +1,375 @@
+"""What a harness asked of its model in one episode, in the tokens in which it was sampled.
+
+A harness sends whole conversations. Each is matched with those that were answered before: one that goes on from an
+answer is appended to its tokens, which are never encoded again; any other begins anew. So the calls form a tree.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+
+from tinker_actors.data import Message, ModelInput, SamplingRecord, ToolCall, ToolList, Turn, TurnEnd, derive_seed
+from tinker_actors.environments.outside.asked import Answered, ApiError, Asked, TokenShown
+from tinker_actors.environments.outside.binding import Difference, bound
+from tinker_actors.environments.outside.tree import Call, chains, extends, survivors
+from tinker_actors.environments.policy_agent import SamplesTokens, stops_of
+from tinker_actors.environments.tools.formats import ToolFormat
+from tinker_actors.environments.tools.tool import Tool
+from tinker_actors.errors import ContextOverflowError, ModelError, SamplingError
+from tinker_actors.models.renderer import Renderer
+from tinker_actors.sampling.requests import (
+    InvalidRequestError,
+    Overloaded,
+    SamplingParams,
+    SamplingReply,
+    SamplingRequest,
+)
+
+
+@dataclass(slots=True, kw_only=True)
+class Counts:
+    """What became of a harness's calls.
+
+    Attributes:
+        calls: Answered.
+        superseded: Answered, and asked again with the same messages; what was sampled first is dropped.
+        cancelled: Given up by the harness before the answer was there.
+        restarts: Beginnings of a datum after the first: conversations that don't go on from the one before.
+    """
+
+    calls: int = 0
+    superseded: int = 0
+    cancelled: int = 0
+    restarts: int = 0
+
+
+class Capture:
+    """Answers the calls of one seat's harness in one episode, and makes turns of them.
+
+    Args:
+        sampler: Serves the snapshot.
+        renderer: Turns messages into tokens.
+        params: How to sample. Its `max_tokens` is the most that a call may ask for, its `stop` is added to each call's.
+        policy: Id of the policy, which is the model's name.
+        snapshot: Handle of the snapshot to sample from.
+        seed: The episode's; each call's derives from it, from `seat`, from the prompt, and from how often that prompt
+            was asked for before.
+        seat: Which seat this is.
+        format: How the model writes the calls of tools.
+        difference: As `Difference` says.
+        context_length: Tokens of prompt and reply together; None leaves the limit to the sampler.
+        max_calls: The most calls in one turn of the environment.
+    """
+
+    def __init__(
+        self,
+        sampler: SamplesTokens,
+        renderer: Renderer,
+        params: SamplingParams,
+        *,
+        policy: str,
+        snapshot: str,
+        seed: int,
+        seat: str,
+        format: ToolFormat,
+        difference: Difference = "refuse",
+        context_length: int | None = None,
+        max_calls: int = 256,
+    ) -> None:
+        self._sampler = sampler
+        self._renderer = renderer
+        self._params = replace(params, stop=stops_of(params, renderer))
+        self._policy, self._snapshot = policy, snapshot
+        self._seed, self._seat = seed, seat
+        self._format = format
+        self._difference: Difference = difference
+        self._context_length = context_length
+        self._max_calls = max_calls
+        self._calls: list[Call] = []
+        self._last: Call | None = None  # the one that the trajectory ends with
+        self._asked: dict[str, int] = {}
+        self._shown: dict[str, Renderer] = {}
+        self._tasks: set[asyncio.Task[SamplingReply]] = set()
+        self._begun = -1  # how many calls had been answered when the present turn began; -1 between turns
+        self._asking = 0
+        self._overflow: str | None = None
+        self.counts = Counts()
+
+    @property
+    def model(self) -> str:
+        """The policy's id."""
+        return self._policy
+
+    @property
+    def overflow(self) -> str | None:
+        """Why the last call of the turn found no room in the context, if that is how it ended."""
+        return self._overflow
+
+    def begin(self) -> None:
+        """A turn of the environment begins: calls are answered from now on, as part of what the caller is doing."""
+        self._begun, self._asking, self._overflow = len(self._calls), 0, None
+        self._context = contextvars.copy_context()
+
+    def end(self) -> None:
+        """It is over: calls under way are cancelled, and later ones refused."""
+        self._ended, self._begun = self._begun, -1
+        for task in self._tasks:
+            task.cancel()
+
+    def turns(self, messages: Sequence[Message], text: str) -> tuple[Turn, ...]:
+        """What was sampled in the turn that ended, every token once; what the harness answered with comes last.
+
+        Args:
+            messages: What the seat was shown.
+            text: What it answered.
+        """
+        fresh = self._calls[self._ended :]
+        kept = survivors(fresh, text)
+        self.counts.superseded += len(fresh) - len(kept)
+        found: list[Turn] = []
+        for chain in chains(kept):
+            for call in chain:
+                found.append(self._turn(call, () if found else tuple(messages)))
+                self._last = call
+        if self._overflow is not None:
+            shown = () if found else tuple(messages)
+            end = TurnEnd.CONTEXT_OVERFLOW
+            found.append(Turn(observation=ModelInput(), action=(), logprobs=(), end=end, messages=shown))
+        elif found:
+            found[-1] = replace(found[-1], text=text)
+        return tuple(found)
+
+    async def answer(self, asked: Asked) -> Answered:
+        """Sample an answer.
+
+        Raises:
+            ApiError: The request can't be served: says why, and whose fault it is.
+        """
+        if self._begun < 0:
+            raise ApiError(
+                "the harness has answered, and its seat is not to act now", status=410, code="turn_ended", param=None
+            )
+        if self._asking >= self._max_calls:
+            raise ApiError(
+                f"the harness has made {self._max_calls} calls in this turn, the most", code="too_many_calls"
+            )
+        self._asking += 1
+        turn = self._begun
+        params = bound(self._params, asked, self._difference)
+        messages = self._whole(asked)
+        tools = json.dumps(asked.tools)
+        parent = self._parent(messages, tools)
+        # a template may refuse messages in any order that it doesn't know
+        try:
+            prompt, restarts = self._prompt(messages, parent, self._renderer_for(asked, tools))
+        except ModelError as error:
+            raise ApiError(str(error), param="messages") from None
+        room = params.max_tokens
+        if self._context_length is not None:
+            room = min(room, self._context_length - len(prompt))
+        if room < 1:
+            raise self._no_room(f"the prompt has {len(prompt)} tokens and the context {self._context_length}")
+        params = replace(params, max_tokens=room, seed=self._seed_of(prompt, asked))
+        reply = await self._sample(prompt, params, turn)
+        return self._answered(asked, messages, tools, None if restarts else parent, prompt, params, reply)
+
+    async def _sample(self, prompt: ModelInput, params: SamplingParams, turn: int) -> SamplingReply:
+        request = SamplingRequest(prompt=prompt.tokens, images=prompt.images, snapshot=self._snapshot, params=params)
+
+        async def ask() -> SamplingReply:
+            return await self._sampler.sample(request)
+
+        # in the context of the seat that acts: what the HTTP server was doing is no reason to bound it in time
+        task = asyncio.get_running_loop().create_task(ask(), context=self._context)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        # the boundary between the sampler's errors and the API's
+        try:
+            reply = await task
+        except ContextOverflowError as error:
+            raise self._no_room(str(error)) from None
+        except InvalidRequestError as error:
+            raise ApiError(str(error)) from None
+        except Overloaded as error:
+            raise ApiError(str(error), status=429, type="rate_limit_error", code="overloaded") from None
+        except SamplingError as error:
+            raise ApiError(str(error), status=503, type="server_error", code="sampling_failed") from None
+        except asyncio.CancelledError:
+            task.cancel()
+            if self._begun != turn and not _is_cancelled():
+                raise ApiError("the harness's turn is over", status=410, code="turn_ended") from None
+            self.counts.cancelled += 1
+            raise
+        if self._begun != turn:
+            raise ApiError("the harness's turn is over", status=410, code="turn_ended")
+        self._overflow = None
+        return reply
+
+    def _answered(
+        self,
+        asked: Asked,
+        messages: tuple[Message, ...],
+        tools: str,
+        parent: Call | None,
+        prompt: ModelInput,
+        params: SamplingParams,
+        reply: SamplingReply,
+    ) -> Answered:
+        (sample,) = reply.samples
+        id = blake2b(f"{self._seed} {self._seat} {len(self._calls)}".encode(), digest_size=12).hexdigest()
+        wanted = bound(self._params, asked, self._difference).max_tokens
+        cut = sample.end is TurnEnd.LENGTH and params.max_tokens < wanted
+        call = Call(
+            id=id,
+            parent=parent,
+            asked=messages,
+            said=self._read(sample.text, asked, id),
+            tools=tools,
+            prompt=prompt,
+            sample=sample,
+            end=TurnEnd.CONTEXT_OVERFLOW if cut else sample.end,
+            record=SamplingRecord(
+                snapshot_min=reply.snapshot,
+                snapshot_max=reply.snapshot,
+                snapshot_step=reply.snapshot_step,
+                temperature=params.temperature,
+                top_p=params.top_p,
+                top_k=params.top_k,
+                seed=None if reply.seed is None else params.seed,
+            ),
+        )
+        self._calls.append(call)
+        self.counts.calls += 1
+        return Answered(
+            id=id,
+            model=self._policy,
+            message=call.said,
+            end=call.end,
+            prompt=prompt.tokens,
+            tokens=sample.tokens,
+            shown=self._shown_tokens(call) if asked.logprobs else (),
+        )
+
+    def _whole(self, asked: Asked) -> tuple[Message, ...]:
+        """The whole conversation."""
+        if asked.previous is None:
+            return asked.messages
+        before = next((call for call in self._calls if call.id == asked.previous), None)
+        if before is None:
+            raise ApiError(
+                f"previous_response_id is {asked.previous!r}, which this endpoint hasn't given in this episode",
+                param="previous_response_id",
+                status=404,
+                code="not_found",
+            )
+        head, new = before.asked, asked.messages
+        if new[0].role == "system":  # instructions are said anew with every request
+            head, new = (new[0], *(head[1:] if head[0].role == "system" else head)), new[1:]
+        return (*head, before.said, *new)
+
+    def _parent(self, messages: tuple[Message, ...], tools: str) -> Call | None:
+        """The answer that a conversation goes on from, the longest and the newest; None if it begins anew."""
+        best: Call | None = None
+        for call in reversed(self._calls):
+            longer = best is None or len(call.asked) > len(best.asked)
+            if longer and call.tools == tools and extends(call, messages):
+                best = call
+        return best
+
+    def _prompt(
+        self, messages: tuple[Message, ...], parent: Call | None, renderer: Renderer
+    ) -> tuple[ModelInput, bool]:
+        """The whole prompt, and whether it doesn't continue the parent's tokens."""
+        if parent is None:
+            return renderer.start(messages).input, True
+        new = messages[len(parent.asked) + 1 :]
+        before = [*messages[: len(parent.asked)], Message(role="assistant", content=parent.sample.text)]
+        rendered = renderer.extend(parent.held.tokens, before, new, parent.sample.tokens)
+        return (rendered.input, True) if rendered.restarts else (parent.held + rendered.input, False)
+
+    def _renderer_for(self, asked: Asked, tools: str) -> Renderer:
+        if not asked.tools:
+            return self._renderer
+        if tools not in self._shown:
+            listed = ToolList(schemas=asked.tools, described=self._format.describe(_tools(asked.tools)) or "")
+            self._shown[tools] = self._renderer.with_tools(listed)
+        return self._shown[tools]
+
+    def _read(self, text: str, asked: Asked, id: str) -> Message:
+        """The assistant's message; a text with a call that can't be read stays text."""
+        if asked.tools:
+            said = self._format.read(text, _tools(asked.tools))
+            if said.calls and all(call.name for call in said.calls):
+                calls = tuple(
+                    ToolCall(id=f"call_{id}_{place}", name=call.name, arguments=call.arguments)
+                    for place, call in enumerate(said.calls)
+                )
+                return Message(role="assistant", content=said.text, tool_calls=calls)
+        return Message(role="assistant", content=text)
+
+    def _seed_of(self, prompt: ModelInput, asked: Asked) -> int:
+        digest = blake2b(" ".join(map(str, prompt.tokens)).encode(), digest_size=12)
+        for image in prompt.images:
+            digest.update(image.data)
+        name = digest.hexdigest()
+        times = self._asked[name] = self._asked.get(name, 0) + 1
+        if asked.seed is not None:
+            return derive_seed(self._seed, "asked", self._seat, name, asked.seed)
+        return derive_seed(self._seed, "sample", self._seat, name, times)
+
+    def _no_room(self, why: str) -> ApiError:
+        self._overflow = why
+        return ApiError(why, param="messages", code="context_length_exceeded")
+
+    def _turn(self, call: Call, messages: tuple[Message, ...]) -> Turn:
+        """A call as a turn of the trajectory, which goes on from the last one where it can."""
+        restarts = self._last is not None and call.parent is not self._last
+        continues = self._last is not None and not restarts
+        self.counts.restarts += restarts
+        return Turn(
+            observation=call.appended if continues else call.prompt,
+            action=call.sample.tokens,
+            logprobs=call.sample.logprobs,
+            end=call.end,
+            restarts=restarts,
+            messages=messages or call.new_messages,
+            text=call.sample.text,
+            sampling=call.record,
+        )
+
+    def _shown_tokens(self, call: Call) -> tuple[TokenShown, ...]:
+        text = self._renderer.tokenizer.token_text
+        tops = call.sample.top_logprobs or ((),) * len(call.sample.tokens)
+        return tuple(
+            TokenShown(text=text(token), logprob=logprob, top=tuple((text(other), value) for other, value in top))
+            for token, logprob, top in zip(call.sample.tokens, call.sample.logprobs, tops, strict=True)
+        )
+
+
+def _tools(schemas: Sequence[Mapping[str, object]]) -> dict[str, Tool]:
+    """The tools as formats know them; the harness, not this process, makes the calls."""
+
+    async def elsewhere(arguments: Mapping[str, object]) -> str:
+        raise ModelError("a harness makes the calls of its tools itself")
+
+    found: dict[str, Tool] = {}
+    for schema in schemas:
+        function = schema["function"]
+        assert isinstance(function, dict)
+        found[function["name"]] = Tool(
+            name=function["name"],
+            description=function["description"],
+            parameters=function["parameters"],
+            call=elsewhere,
+        )
+    return found
+
+
+def _is_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
