@@ -84,7 +84,7 @@ def test_a_class_in_a_package_is_picked_by_module(write, tmp_path, monkeypatch):
     write(SUM, "loaded_as_module.py")
     monkeypatch.syspath_prepend(tmp_path)
     assert load_environment("loaded_as_module:Sum").spec.source == "loaded_as_module:Sum"
-    with pytest.raises(ConfigError, match=r"environment module 'no\.such' can't be imported: ModuleNotFoundError"):
+    with pytest.raises(ConfigError, match=r"module 'no\.such' can't be imported: ModuleNotFoundError"):
         load_environment("no.such:Sum")
 
 
@@ -102,7 +102,7 @@ def test_an_unknown_name_lists_the_known_and_the_close():
 
 
 def test_a_missing_file_is_named(tmp_path):
-    with pytest.raises(ConfigError, match=r"there is no environment file .*absent\.py"):
+    with pytest.raises(ConfigError, match=r"there is no file .*absent\.py"):
         load_environment(str(tmp_path / "absent.py"))
 
 

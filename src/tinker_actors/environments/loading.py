@@ -93,6 +93,18 @@ def load_environment(source: str, **options: Any) -> EnvironmentFactory:
     return EnvironmentFactory(name=name, environment=cls, spec=EnvironmentSpec(source=absolute, options=options))
 
 
+def import_source(source: str) -> ModuleType:
+    """The module that user code lies in.
+
+    Args:
+        source: A file, `path/to/file.py`, or a module's name.
+
+    Raises:
+        ConfigError: It isn't found, or can't be imported.
+    """
+    return _import_file(_file(source)) if source.endswith(".py") else _import_module(source)
+
+
 def shipped_environments() -> tuple[str, ...]:
     """Names of the environments that come with the package."""
     return tuple(sorted(file.parent.name for root in _roots() for file in root.glob("*/environment.py")))
@@ -127,7 +139,7 @@ def _file(path: str) -> Path:
     if file.is_dir():
         file = file / "environment.py"
     if not file.is_file():
-        raise ConfigError(f"there is no environment file {file}")
+        raise ConfigError(f"there is no file {file}")
     return file
 
 
@@ -143,7 +155,7 @@ def _import_file(file: Path) -> ModuleType:
         return sys.modules[module_name]
     spec = importlib.util.spec_from_file_location(module_name, file)
     if spec is None or spec.loader is None:
-        raise ConfigError(f"environment file {file} is not Python source; a .py file is needed")
+        raise ConfigError(f"file {file} is not Python source; a .py file is needed")
     module = importlib.util.module_from_spec(spec)
     sys.modules[module_name] = module  # dataclasses and pickling look their module up there
     # The boundary to user code that runs at import: whatever it raises is the file's fault.
@@ -151,7 +163,7 @@ def _import_file(file: Path) -> ModuleType:
         spec.loader.exec_module(module)
     except Exception as error:  # user code: any failure is named in one line
         del sys.modules[module_name]
-        raise ConfigError(f"environment file {file} can't be imported: {_described(error, file)}") from error
+        raise ConfigError(f"file {file} can't be imported: {_described(error, file)}") from error
     return module
 
 
@@ -160,7 +172,7 @@ def _import_module(name: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except Exception as error:  # user code: any failure is named in one line
-        raise ConfigError(f"environment module {name!r} can't be imported: {_described(error, None)}") from error
+        raise ConfigError(f"module {name!r} can't be imported: {_described(error, None)}") from error
 
 
 def _described(error: Exception, file: Path | None) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import importlib
 import inspect
 import json
 import os
@@ -14,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from tinker_actors.data import Image, Message
+from tinker_actors.environments.loading import import_source
 from tinker_actors.environments.threads import CallThread
 from tinker_actors.errors import ConfigError, EpisodeError
 
@@ -155,18 +155,18 @@ class CommandHarness:
 
 
 def load_harness(path: str) -> Callable[..., Any]:
-    """The function of a harness, from `package.module:function`.
+    """The function of a harness, from `package.module:function` or `path/to/file.py:function`.
 
     Raises:
         ConfigError: It isn't found, or can't be called with a `HarnessCall`.
     """
-    module, colon, name = path.partition(":")
+    source, _, name = path.rpartition(":")
+    if not (source and name):
+        raise ConfigError(f"harness is {path!r}; package.module:function or path/to/file.py:function is needed")
     try:
-        if not (module and colon and name):
-            raise ImportError("no module and function are named")
-        found = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(f"harness {path!r} is not found ({error}); package.module:function is needed") from None
+        found = getattr(import_source(source), name, None)
+    except ConfigError as error:
+        raise ConfigError(f"harness {path!r} is not found: {error}") from error
     if not callable(found):
         raise ConfigError(f"harness {path!r} is {found!r}; a function is needed")
     return found
