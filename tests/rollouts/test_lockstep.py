@@ -104,6 +104,23 @@ async def test_seats_that_act_at_the_same_time_ask_together():
     assert [task.result().samples[0].tokens for task in replies] == [(1,), (2,)]
 
 
+async def test_what_a_seat_asks_while_the_gate_answers_goes_there_next():
+    gate, sampler = await opened("a", "b")
+    first, second = (EpisodeSampler(Local(gate), "c", name, EpisodeClock()) for name in "ab")
+    replies = [asyncio.create_task(first.sample(ask(1)))]
+    await settled()
+    for token in (2, 3):
+        replies.append(asyncio.create_task(first.sample(ask(token))))
+        await settled()
+    given_up = replies.pop()
+    given_up.cancel()
+    other = asyncio.create_task(second.sample(ask(9)))
+    assert [(await reply).samples[0].tokens for reply in (replies[0], other)] == [(1,), (9,)]
+    second.leave()
+    assert (await replies[1]).samples[0].tokens == (2,)
+    assert sampler.batches == [[1, 9], [2]]
+
+
 async def test_an_episode_that_is_played_again_gets_its_answers_again_without_being_sampled():
     gate, sampler = await opened("a", "b")
     waiting = asyncio.create_task(gate.sample("c", "b", 0, (ask(2),)))

@@ -73,7 +73,16 @@ def test_evaluations_are_played_as_training_but_for_their_own_tables_and_against
         (["--seats.a.plyer", "script"], "unknown key seats.a.plyer; did you mean seats.a.player?"),
         (["--seats.a.player", "robot"], "seats.a.player is 'robot'; input should be 'policy'"),
         (["--seats.a.player", "person"], "seats.a.player is 'person'; no run can seat one; 'policy', 'snapshot'"),
-        (["--seats.a.player", "endpoint"], "seats.a.player is 'endpoint'; no run can seat one"),
+        (["--seats.a.player", "endpoint"], "seats.a.harness is None and command None; player 'endpoint' needs one"),
+        (
+            ["--seats.a.player", "endpoint", "--seats.a.harness", "m:f", "--seats.a.difference", "honour"],
+            "seats.a.difference is 'honour'",
+        ),
+        (
+            ["--seats.a.player", "endpoint", "--seats.a.harness", "m:f", "--seats.a.temperature", "0"],
+            "temperature is 0.0; a policy that learns is sampled at a temperature above 0",
+        ),
+        (["--seats.a.harness", "m:f"], "seats.a.harness is 'm:f', but player 'policy' has no such key"),
         (["--seats.a.player", "script"], "seats.a.function is missing; player 'script' plays by one"),
         (["--seats.a.rule", "age"], "seats.a.rule is 'age', but player 'policy' has no such key; those are policy, "),
         (["--seats.a.temperature", "0"], "seats.a.temperature is 0.0; a policy that learns is sampled"),
@@ -131,6 +140,18 @@ def test_tables_that_can_not_work_are_refused_in_one_line_that_names_the_key(arg
         (
             ["--seats.b.player", "snapshot", "--seats.b.store", "/nowhere", "--seats.b.policy", "p"],
             "seats.b: policy 'p' has no sampler_weights in /nowhere",
+        ),
+        (
+            ["--seats.b.player", "endpoint", "--seats.b.harness", "no.such:play"],
+            "seats.b: harness 'no.such:play' is not found",
+        ),
+        (
+            ["--seats.b.player", "endpoint", "--seats.b.harness", "math:dist", "--seats.b.options.skill", "1"],
+            "seats.b: harness 'math:dist' can't be called with (call, skill=1)",
+        ),
+        (
+            ["--seats.b.player", "endpoint", "--seats.b.command", '["/no/such/program"]'],
+            "seats.b: command '/no/such/program' is not a program that can be found",
         ),
     ],
 )
