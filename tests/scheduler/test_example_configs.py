@@ -1,0 +1,23 @@
+"""Every example's configuration is one that a run takes, and its README says how to start it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tinker_actors.scheduler import check_job, load_config
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+MODELS = {"smollm2_last_word": pytest.mark.model}
+CONFIGS = [
+    pytest.param(file.parent.name, marks=MODELS.get(file.parent.name, ()))
+    for file in sorted(EXAMPLES.glob("*/config.toml"))
+]
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_run_takes_the_config_of_an_example(name: str):
+    check_job(load_config(EXAMPLES / name / "config.toml", []))
+    readme = (EXAMPLES / name / "README.md").read_text()
+    assert f"examples/{name}/config.toml" in readme or f"make example-{name}" in readme or "make demo" in readme
