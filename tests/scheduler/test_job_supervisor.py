@@ -178,6 +178,16 @@ async def test_a_job_of_higher_priority_is_made_room_for(tmp_path: Path):
         await supervisor.wait(urgent.id)
         await running(supervisor, newer)
         assert supervisor.store.get(newer.id).failures == 0
+    assert [entry for entry in traced(tmp_path) if entry[1] == "saved"] == [(newer.id, "saved", 1)]
+
+
+async def test_a_job_that_does_not_make_room_is_killed(tmp_path: Path):
+    async with supervising(tmp_path, grace=0.05, save_grace=0.05) as supervisor:
+        deaf = supervisor.submit(request("deaf"))
+        await running(supervisor, deaf)
+        urgent = supervisor.submit(request("0", priority=1))
+        assert (await supervisor.wait(urgent.id)).state is JobState.SUCCEEDED
+        assert "queued: pre-empted" in states(supervisor, deaf)
 
 
 async def test_the_next_supervisor_goes_on_with_what_one_left(tmp_path: Path):

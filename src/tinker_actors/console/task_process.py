@@ -1,7 +1,8 @@
 """The program of a job's task server: `python -m tinker_actors.console.task_process FOLDER ATTEMPT READY`.
 
 It runs the job of a folder, or takes it up where it stopped, and says at its end how it went. It ends with the
-scheduler that started it: at the end of its standard input, as by SIGTERM.
+scheduler that started it: at the end of its standard input, as by SIGTERM. By SIGUSR2 it ends once the job has
+saved its present step.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from rich.console import Console
 
 from tinker_actors.errors import ConfigError, DataError, ModelError, TinkerActorsError
 from tinker_actors.scheduler.job_folder import JobFolder, Outcome, sign_lock
+from tinker_actors.scheduler.stopping import StopRequest
 
 PATIENCE = 4.0
 """Seconds that a stopped job has to clean up."""
@@ -37,7 +39,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     sign_lock(folder.lock)
     runner = asyncio.Runner()
     try:
-        outcome = runner.run(_until_stopped(_job(folder, int(attempt), int(ready))))
+        request = StopRequest()
+        outcome = runner.run(_until_stopped(_job(folder, int(attempt), int(ready), request), request))
     except Exception as error:  # the boundary of the process: whatever it is, the scheduler is told
         traceback.print_exc()
         hopeless = isinstance(error, ConfigError | DataError | ModelError)
@@ -49,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     _leave(0 if outcome.succeeded else 1)
 
 
-async def _job(folder: JobFolder, attempt: int, ready: int) -> Outcome:
+async def _job(folder: JobFolder, attempt: int, ready: int, request: StopRequest) -> Outcome:
     from tinker_actors.console.plain import PlainView
     from tinker_actors.scheduler.jobs import check_job, run_job
     from tinker_actors.scheduler.loading import parse_config
@@ -67,11 +70,11 @@ async def _job(folder: JobFolder, attempt: int, ready: int) -> Outcome:
     logging.basicConfig(filename=run.log, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     os.write(ready, b"1")
     os.close(ready)
-    await run_job(config, run, PlainView(Console()))
+    await run_job(config, run, PlainView(Console()), request)
     return Outcome(attempt=attempt, succeeded=True)
 
 
-async def _until_stopped(job: Coroutine[Any, Any, Outcome]) -> Outcome | None:
+async def _until_stopped(job: Coroutine[Any, Any, Outcome], request: StopRequest) -> Outcome | None:
     """A job's outcome; None if it was stopped before its end."""
     loop = asyncio.get_running_loop()
     task = loop.create_task(job)
@@ -90,10 +93,11 @@ async def _until_stopped(job: Coroutine[Any, Any, Outcome]) -> Outcome | None:
 
     loop.add_reader(0, read)
     loop.add_signal_handler(signal.SIGTERM, stop)
+    loop.add_signal_handler(signal.SIGUSR2, request.ask)
     try:
         return await task
     except asyncio.CancelledError:
-        if not stopped:
+        if not stopped and not request.heeded:
             raise
         return None
     finally:

@@ -7,6 +7,7 @@ from tinker_actors.scheduler.loading import JobConfig
 from tinker_actors.scheduler.observer import RunObserver, RunSummary, SftSummary
 from tinker_actors.scheduler.run_folder import RunFolder
 from tinker_actors.scheduler.sft_config import SftConfig
+from tinker_actors.scheduler.stopping import StopRequest
 
 
 def check_job(config: JobConfig) -> None:
@@ -24,13 +25,16 @@ def check_job(config: JobConfig) -> None:
         check_rl(config)
 
 
-async def run_job(config: JobConfig, folder: RunFolder, observer: RunObserver) -> RunSummary | SftSummary:
+async def run_job(
+    config: JobConfig, folder: RunFolder, observer: RunObserver, stop: StopRequest | None = None
+) -> RunSummary | SftSummary:
     """Run a job in its folder. A folder with a saved state goes on from there.
 
     Args:
         config: What to run.
         folder: Made by `RunFolder.create`, or that of an interrupted run.
         observer: Told what happens.
+        stop: How it is asked to save and stop before its end; it raises `asyncio.CancelledError` then.
 
     Raises:
         RunError: The run can't go on; its last saved step stays usable.
@@ -40,7 +44,7 @@ async def run_job(config: JobConfig, folder: RunFolder, observer: RunObserver) -
     if isinstance(config, SftConfig):
         from tinker_actors.scheduler.sft import run_sft
 
-        return await run_sft(config, folder, observer)
+        return await run_sft(config, folder, observer, stop)
     from tinker_actors.scheduler.task_server import run_job as run_rl
 
-    return await run_rl(config, folder, observer)
+    return await run_rl(config, folder, observer, stop)

@@ -26,6 +26,7 @@ class Scheduler(Actor):
         rules: How the queue is served.
         retry: How often failed attempts are repeated.
         grace: Seconds that a job's process has to end when it is told to.
+        save_grace: Seconds that it has before, to save its present step, when it makes room for another.
         command: What a job's process is.
     """
 
@@ -37,9 +38,18 @@ class Scheduler(Actor):
         rules: Rules | None = None,
         retry: RetryPolicy | None = None,
         grace: float = 10.0,
+        save_grace: float = 120.0,
         command: Command = task_server_command,
     ) -> None:
-        self._supervisor = Supervisor(Path(root), capacity, rules=rules, retry=retry, grace=grace, command=command)
+        self._supervisor = Supervisor(
+            Path(root),
+            capacity,
+            rules=rules,
+            retry=retry,
+            grace=grace,
+            save_grace=save_grace,
+            command=command,
+        )
         self._started = False
 
     async def on_start(self) -> None:

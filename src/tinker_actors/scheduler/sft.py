@@ -24,6 +24,7 @@ from tinker_actors.scheduler.sft_data import ChatData
 from tinker_actors.scheduler.sft_plan import Cursor, StepPlan
 from tinker_actors.scheduler.sft_prepare import Prepared, check_sft, prepare
 from tinker_actors.scheduler.sft_state import Best, SftState, load_sft_state, save_sft_state
+from tinker_actors.scheduler.stopping import StopRequest
 from tinker_actors.telemetry import JsonlWriter, plot_losses, read_jsonl
 from tinker_actors.training import ForwardBackwardResult, LossConfig, Trainer
 
@@ -35,7 +36,9 @@ _EVALUATED_AT_ONCE = 16  # examples
 _PLOT_EVERY = 2.0  # seconds
 
 
-async def run_sft(config: SftConfig, folder: RunFolder, observer: RunObserver) -> SftSummary:
+async def run_sft(
+    config: SftConfig, folder: RunFolder, observer: RunObserver, stop: StopRequest | None = None
+) -> SftSummary:
     """Run a supervised job in its folder. A folder with a saved state goes on from there.
 
     Raises:
@@ -58,7 +61,7 @@ async def run_sft(config: SftConfig, folder: RunFolder, observer: RunObserver) -
                 threads=config.trainer.threads,
                 node=0,
             )
-            job = _Sft(config, folder, observer, data, trainer, metrics, examples)
+            job = _Sft(config, folder, observer, data, trainer, metrics, examples, stop or StopRequest())
             summary = await job.run(state)
     observer.phase(Phase.END, summary.steps, summary.steps)
     observer.finished(summary, folder.root)
@@ -85,10 +88,12 @@ class _Sft:
         trainer: Trainer,
         metrics: JsonlWriter,
         examples: JsonlWriter,
+        stop: StopRequest,
     ) -> None:
         self._config, self._folder, self._observer = config, folder, observer
         self._data, self._trainer = data, trainer
         self._metrics, self._examples = metrics, examples
+        self._stop = stop
         self._store = SnapshotStore(folder.policies)
         self._began, self._spent, self._plotted = time.monotonic(), 0.0, 0.0
         self._total = 0
@@ -150,11 +155,14 @@ class _Sft:
         if last or (config.evaluation.every and step % config.evaluation.every == 0):
             state = await self._evaluated(state)
         is_best = state.best is not None and state.best.step == step
-        if last or is_best or self._reached(state) or step % config.checkpoints.every == 0:
+        ends, stopping = last or self._reached(state), self._stop.asked
+        if ends or is_best or stopping or step % config.checkpoints.every == 0:
             state = await self._save(state)
         if self._reached(state) and not last:
             self._observer.note(f"evaluation.stop_at is reached after step {step}: training ends here")
         await self._plot_now_and_then()
+        if stopping and not ends:
+            await self._stop.halt()
         return state
 
     async def _update(self, step: int, loaded: _Loaded) -> dict[str, float]:

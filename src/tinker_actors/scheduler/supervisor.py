@@ -44,6 +44,7 @@ class Supervisor:
         rules: How the queue is served.
         retry: How often failed attempts are repeated.
         grace: Seconds that a process has to end when it is told to.
+        save_grace: Seconds that it has before, to save its present step, when it makes room for another.
         command: What a job's process is.
     """
 
@@ -55,12 +56,14 @@ class Supervisor:
         rules: Rules | None = None,
         retry: RetryPolicy | None = None,
         grace: float = 10.0,
+        save_grace: float = 120.0,
         command: Command = task_server_command,
     ) -> None:
         self._root = root.resolve()
         self._rules = rules or Rules()
         self._retry = retry or RetryPolicy()
         self._grace = grace
+        self._save_grace = save_grace
         self._command = command
         self.ledger = Ledger(capacity)
         self._children: dict[str, TaskChild] = {}
@@ -200,8 +203,7 @@ class Supervisor:
                 self._move(job, JobState.FAILED, Reason.IMPOSSIBLE, why)
             for job in decided.stop:
                 if (child := self._children.get(job)) is not None:
-                    child.preempted = True
-                    child.stop(self._grace)
+                    child.preempt(self._save_grace, self._grace)
             started = [self._start(job) for job in decided.start]
             again = not all(started)  # what couldn't be started left its place to others
 
@@ -231,7 +233,7 @@ class Supervisor:
                     priority=job.priority,
                     since=job.since,
                     start=job.start,
-                    leaving=child is None or child.stopping,
+                    leaving=child is None or child.leaving,
                 )
             )
         return held

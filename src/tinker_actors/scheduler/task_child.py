@@ -91,11 +91,27 @@ class TaskChild:
         """In words."""
         return describe_exit(self.code)
 
+    def preempt(self, patience: float, grace: float) -> None:
+        """Ask it to save its present step and to end; `stop` it if it hasn't after `patience` seconds."""
+        if self.preempted or self.stopping or self._popen.returncode is not None:
+            return
+        self.preempted = True
+        with contextlib.suppress(ProcessLookupError):
+            self._popen.send_signal(signal.SIGUSR2)
+        self._killer = self._loop.call_later(patience, self.stop, grace)
+
+    @property
+    def leaving(self) -> bool:
+        """Whether it has been told to end."""
+        return self.preempted or self.stopping
+
     def stop(self, grace: float) -> None:
         """Ask it to end, and kill it and its group if it hasn't after `grace` seconds. Again, and nothing changes."""
         if self.stopping or self._popen.returncode is not None:
             return
         self.stopping = True
+        if self._killer is not None:
+            self._killer.cancel()
         with contextlib.suppress(ProcessLookupError):
             self._popen.send_signal(signal.SIGTERM)
         self._killer = self._loop.call_later(grace, self.kill)

@@ -22,6 +22,7 @@ from tinker_actors.scheduler.line_ups import Players
 from tinker_actors.scheduler.observer import Phase, RunObserver, RunSummary
 from tinker_actors.scheduler.rl import Learner, StepResult
 from tinker_actors.scheduler.run_folder import PolicyState, RunFolder, RunState, write_atomically
+from tinker_actors.scheduler.stopping import StopRequest
 from tinker_actors.scheduler.versions import Version
 from tinker_actors.telemetry import JsonlWriter, plot_rewards, read_jsonl
 from tinker_actors.training import Trainer
@@ -29,13 +30,16 @@ from tinker_actors.training import Trainer
 _PLOT_EVERY = 2.0  # seconds
 
 
-async def run_job(config: RunConfig, folder: RunFolder, observer: RunObserver) -> RunSummary:
+async def run_job(
+    config: RunConfig, folder: RunFolder, observer: RunObserver, stop: StopRequest | None = None
+) -> RunSummary:
     """Run an RL job in its folder. A folder with a saved state goes on from there.
 
     Args:
         config: What to run.
         folder: Made by `RunFolder.create`, or that of an interrupted run.
         observer: Told what happens.
+        stop: How it is asked to save and stop before its end.
 
     Raises:
         RunError: The run can't go on; its last saved step stays usable.
@@ -54,7 +58,7 @@ async def run_job(config: RunConfig, folder: RunFolder, observer: RunObserver) -
         async with Mesh(nodes=nodes, name=config.name, restart=WORKER_RESTARTS) as mesh:
             crew = await Crew.assemble(mesh, config, folder, observer, environment)
             async with crew.watched():
-                summary = await _Job(crew, players, metrics, rollouts).run(state)
+                summary = await _Job(crew, players, metrics, rollouts, stop or StopRequest()).run(state)
     observer.phase(Phase.END, summary.steps, config.trainer.steps)
     observer.finished(summary, folder.root)
     return summary
@@ -63,11 +67,14 @@ async def run_job(config: RunConfig, folder: RunFolder, observer: RunObserver) -
 class _Job:
     """The course of one run."""
 
-    def __init__(self, crew: Crew, players: Players, metrics: JsonlWriter, rollouts: JsonlWriter) -> None:
+    def __init__(
+        self, crew: Crew, players: Players, metrics: JsonlWriter, rollouts: JsonlWriter, stop: StopRequest
+    ) -> None:
         self._crew = crew
         self._players = players
         self._metrics = metrics
         self._rollouts = rollouts
+        self._stop = stop
         self._store = SnapshotStore(crew.folder.policies)
         self._began = time.monotonic()
         self._spent = 0.0
@@ -128,7 +135,8 @@ class _Job:
             due = config.evaluation.every and step % config.evaluation.every == 0
             evaluation = await self._evaluate(company, result.version, step) if due else None
             reached = self._reached(evaluation)
-            if reached or step == config.trainer.steps or step % config.checkpoints.every == 0:
+            stopping = self._stop.asked
+            if reached or stopping or step == config.trainer.steps or step % config.checkpoints.every == 0:
                 state = await self._save(
                     company.trainer, step, replace(state, versions=learner.bound), learner.baselines
                 )
@@ -137,6 +145,8 @@ class _Job:
             if reached:
                 self._crew.observer.note(f"evaluation.stop_at is reached after step {step}: training ends here")
                 break
+            if stopping and step < config.trainer.steps:
+                await self._stop.halt()
         return state, evaluation
 
     async def _evaluate(self, company: Company, version: Version, step: int) -> Evaluation:
