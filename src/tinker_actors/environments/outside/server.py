@@ -98,7 +98,8 @@ class EndpointServer:
 
         from tinker_actors.environments.outside.http import openai_app
 
-        listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        # asyncio sends small packets at once only on sockets that say that they are of TCP; an answer is two of them
+        listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         try:
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listening.bind((HOST, self._port))
