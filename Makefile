@@ -45,6 +45,8 @@ LIBRARIES := $(basename $(notdir $(wildcard $(APART)/*.txt)))
 
 test-libraries: $(LIBRARIES:%=test-library-%)
 
+.PRECIOUS: .libraries/%/.installed
+
 test-library-%: .libraries/%/.installed
 	PYTHONPATH=src .libraries/$*/bin/python -m pytest -m libraries $(APART)/test_$*.py
 

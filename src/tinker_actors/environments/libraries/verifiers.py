@@ -19,7 +19,7 @@ from typing import Any, ClassVar, cast
 from tinker_actors.data import Message, ToolList
 from tinker_actors.environments.environment import Step
 from tinker_actors.environments.libraries.library import LibraryEnvironment, required
-from tinker_actors.environments.tools import HermesFormat
+from tinker_actors.environments.tools import HermesFormat, Said
 from tinker_actors.errors import ConfigError, EpisodeError
 
 required("verifiers.v1", "verifiers")
@@ -57,6 +57,7 @@ class VerifiersEnvironment(LibraryEnvironment):
         self._tasks: list[Any] = []
         self._runner: web.AppRunner | None = None
         self._episode: asyncio.Task[Any] | None = None
+        self._waiting: set[asyncio.Future[str]] = set()
 
     @classmethod
     def opened(cls, target: str, arguments: Mapping[str, Any]) -> vf.Env[Any]:
@@ -82,6 +83,7 @@ class VerifiersEnvironment(LibraryEnvironment):
         self._requests: asyncio.Queue[tuple[Mapping[str, Any], asyncio.Future[str]]] = asyncio.Queue()
         self._read: list[Any] = []
         self._tools: list[Any] = []
+        self._replied: tuple[Any, str] | None = None
         client = vf.EvalClientConfig(base_url=await self._address(), api_key_var="TINKER_ACTORS_SEAT")
         task = tasks[self.library_seed(seed) % len(tasks)]
         self._episode = asyncio.create_task(self._play(task, vf.ModelContext(model=_MODEL, client=client)))
@@ -124,6 +126,9 @@ class VerifiersEnvironment(LibraryEnvironment):
     async def _stop(self) -> None:
         episode, self._episode = self._episode, None
         if episode is not None and not episode.done():
+            # a request that waits for its answer would hold up the end of verifiers' own server
+            for reply in [each for each in self._waiting if not each.done()]:
+                reply.set_exception(EpisodeError("the episode is over"))
             episode.cancel()
             await asyncio.wait({episode})
 
@@ -138,7 +143,9 @@ class VerifiersEnvironment(LibraryEnvironment):
         body, self._reply = asked.result()
         self._tools = body.get("tools") or self._tools
         heard, before = list(body["messages"]), len(self._read)
-        if heard[:before] != self._read or (said and heard[before : before + 1][0].get("role") != "assistant"):
+        if heard[:before] != self._read or (
+            said and [each["role"] for each in heard[before : before + 1]] != ["assistant"]
+        ):
             raise EpisodeError(
                 "verifiers rewrote the conversation: a request has to begin with the one before and the answer to it"
             )
@@ -163,11 +170,13 @@ class VerifiersEnvironment(LibraryEnvironment):
 
     async def _completion(self, request: web.Request) -> web.Response:
         body = await request.json()
-        reply: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self._requests.put_nowait((body, reply))
-        said = HermesFormat().read(await reply, {}) if body.get("tools") else None
-        message: dict[str, Any] = {"role": "assistant", "content": said.text if said else reply.result()}
-        if said and said.calls:
+        try:
+            text = await self._answer(body)
+        except EpisodeError as error:
+            return web.json_response({"error": {"message": str(error)}}, status=410)
+        said = HermesFormat().read(text, {}) if body.get("tools") else Said(text=text)
+        message: dict[str, Any] = {"role": "assistant", "content": said.text}
+        if said.calls:
             message["tool_calls"] = [
                 {
                     "index": place,
@@ -177,7 +186,7 @@ class VerifiersEnvironment(LibraryEnvironment):
                 }
                 for place, call in enumerate(said.calls)
             ]
-        end = "tool_calls" if said and said.calls else "stop"
+        end = "tool_calls" if said.calls else "stop"
         if not body.get("stream"):
             return web.json_response(_completed("", {"message": message, "finish_reason": end}))
         events = [
@@ -187,6 +196,20 @@ class VerifiersEnvironment(LibraryEnvironment):
         ]
         text = "".join(f"data: {event}\n\n" for event in events)
         return web.Response(text=text, content_type="text/event-stream")
+
+    async def _answer(self, body: Mapping[str, Any]) -> str:
+        """The seat's reply; to a request that is made again, the one that it has given."""
+        if self._replied and self._replied[0] == body["messages"]:
+            return self._replied[1]
+        reply: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._requests.put_nowait((body, reply))
+        self._waiting.add(reply)
+        try:
+            text = await reply
+        finally:
+            self._waiting.discard(reply)
+        self._replied = (body["messages"], text)
+        return text
 
 
 def _completed(kind: str, choice: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import pytest
 
 pytest.importorskip("verifiers.v1")
 
+import openai
 import verifiers.v1 as vf
 
 from tinker_actors.coordinator import EpisodeLimits, run_episode
@@ -16,7 +17,7 @@ from tinker_actors.environments import ScriptedAgent, load_environment
 from tinker_actors.environments.libraries import VerifiersEnvironment
 from tinker_actors.errors import ConfigError
 
-__all__ = ["Sums"]
+__all__ = ["Caller", "Sums"]
 pytestmark = [pytest.mark.libraries, pytest.mark.timeout(300)]
 NAME = f"verifiers:{__name__}"
 LIMITS = EpisodeLimits(turn_seconds=200, episode_seconds=250)
@@ -29,11 +30,11 @@ class Sum(vf.TaskData):
 class SumTask(vf.Task[Sum]):
     @vf.reward
     async def right(self, trace) -> float:
-        return float((trace.root_reply or "").strip() == str(self.data.total))
+        return float(trace.last_reply == str(self.data.total))
 
     @vf.metric
     async def length(self, trace) -> float:
-        return float(len(trace.root_reply or ""))
+        return float(len(trace.last_reply))
 
 
 class SumsConfig(vf.TasksetConfig):
@@ -45,6 +46,36 @@ class Sums(vf.Taskset[SumTask, SumsConfig]):
         for b in range(5):
             a = self.config.first
             yield SumTask(Sum(prompt=f"{a}+{b}=", system_prompt="Add.", total=a + b), self.config.task)
+
+
+ADD = {
+    "type": "function",
+    "function": {"name": "add", "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}}},
+}
+
+
+class Caller(vf.Harness[vf.HarnessConfig]):
+    """Asks with a tool, answers the call, and asks again: each time twice, as a client does that lost a response."""
+
+    APPENDS_SYSTEM_PROMPT = True
+    EXECUTES_CODE = False
+    NEEDS_CONTAINER = False
+
+    async def launch(self, ctx, trace, runtime, endpoint, secret, mcp_urls, data):
+        async with openai.AsyncOpenAI(base_url=endpoint, api_key=secret) as client:
+            messages = [{"role": "user", "content": data.prompt}]
+            first = await client.chat.completions.create(model=ctx.model, messages=messages, tools=[ADD])
+            said = first.choices[0].message
+            (call,) = said.tool_calls
+            result = {
+                "role": "tool",
+                "tool_call_id": call.id,
+                "content": f"{call.function.name} {call.function.arguments}",
+            }
+            messages += [said.model_dump(exclude_none=True), result]
+            await client.chat.completions.create(model=ctx.model, messages=messages, tools=[ADD])
+            await client.chat.completions.create(model=ctx.model, messages=messages, tools=[ADD])
+        return vf.ProgramResult(exit_code=0, stdout="", stderr="")
 
 
 @pytest.fixture(autouse=True)
@@ -82,6 +113,18 @@ async def test_an_instance_plays_several_episodes_and_holds_tasks_back():
     environment.evaluating = True
     assert (await environment.reset(4))[-1].content == "20+4="
     assert (await environment.step("24")).reward == 1.0
+    await environment.close()
+
+
+async def test_tools_are_told_to_the_seat_and_called_by_its_text():
+    environment = load_environment(NAME, agent={"harness": {"id": __name__}})()
+    first = await environment.reset(3)
+    assert first[-1].content == "20+3="
+    assert environment.tool_list().schemas[0]["function"]["name"] == "add"
+    second = (await environment.step('<tool_call>{"name": "add", "arguments": {"a": 3}}</tool_call>')).observation
+    assert [(message.role, message.content) for message in second] == [("tool", 'add {"a": 3}')]
+    last = await environment.step("23")  # the request that is made again gets the same answer
+    assert (last.terminated, last.reward) == (True, 1.0)
     await environment.close()
 
 
