@@ -10,10 +10,13 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from tests.scheduler.job_material import ONE, request, running, states, supervising, traced
+from tests.scheduler.job_material import ONE, fake, finish, request, running, states, supervising, traced
 
+from tinker_actors.actors import Mesh, RestartPolicy
 from tinker_actors.scheduler.job_folder import try_lock
 from tinker_actors.scheduler.job_store import JobStore
+from tinker_actors.scheduler.resources import Resources
+from tinker_actors.scheduler.service import Scheduler
 from tinker_actors.scheduler.states import JobState, Reason
 
 JOBS, KILLS = 16, 25
@@ -52,6 +55,39 @@ async def test_what_a_task_server_said_counts_though_its_scheduler_was_killed(tm
     async with supervising(tmp_path) as supervisor:
         ended = await supervisor.wait(job.id)
         assert (ended.state, ended.reason, ended.attempt) == (JobState.SUCCEEDED, Reason.FINISHED, 1)
+
+
+async def test_a_store_that_fails_stops_the_scheduler_and_the_next_one_knows_what_became_of_the_jobs(tmp_path: Path):
+    failed: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
+    async with supervising(tmp_path, Resources(cpu_workers=2), on_failure=failed.set_result) as supervisor:
+        done, other = supervisor.submit(request("hold")), supervisor.submit(request("hold", "0"))
+        queued = supervisor.submit(request("0"))
+        pid = await running(supervisor, done)
+        await running(supervisor, other)
+        supervisor.store._db.execute("PRAGMA query_only = ON")  # pyright: ignore[reportPrivateUsage]
+        finish(pid)
+        assert "readonly" in str(await failed)
+        assert done.id not in supervisor.processes
+        assert queued.id not in supervisor.processes
+    async with supervising(tmp_path) as supervisor:
+        ended = await asyncio.gather(*(supervisor.wait(job.id) for job in (done, other, queued)))
+        assert [(job.state, job.attempt) for job in ended] == [
+            (JobState.SUCCEEDED, 1),
+            (JobState.SUCCEEDED, 2),
+            (JobState.SUCCEEDED, 1),
+        ]
+
+
+async def test_a_scheduler_that_fails_is_started_anew_and_goes_on_with_its_jobs(tmp_path: Path):
+    async with Mesh() as mesh:
+        restart = RestartPolicy.on_failure(backoff=0.0)
+        scheduler = await mesh.spawn(Scheduler, str(tmp_path), ONE, command=fake, restart=restart)
+        job = await scheduler.submit(request("hold", "0"))
+        await scheduler.wait(job.id, (JobState.RUNNING,))
+        scheduler.tell.fail("the disk is full")
+        await scheduler.jobs()  # answered by the new one
+        ended = await scheduler.wait(job.id)
+        assert (ended.state, ended.attempt, ended.failures) == (JobState.SUCCEEDED, 2, 0)
 
 
 async def test_a_task_server_that_outlives_its_scheduler_keeps_its_place_until_it_is_gone(tmp_path: Path):

@@ -242,6 +242,19 @@ def test_as_few_as_will_do_are_stopped_the_lowest_and_youngest_first():
     assert machine.tick().stop == ()
 
 
+def test_nobody_takes_what_the_head_counts_on_while_room_is_made_for_it():
+    machine = Machine(cpu(4), Rules())
+    machine.submit(cpu(1), priority=9)
+    low = machine.submit(cpu(2))
+    machine.tick()
+    head, small = machine.submit(cpu(3), priority=5), machine.submit(cpu(1))
+    decided = machine.tick()
+    assert (decided.stop, decided.start) == ((low,), ())
+    machine.end(low)
+    assert machine.tick().start == (head,)
+    assert small in machine.waiting
+
+
 def test_nothing_is_stopped_where_it_would_not_help_or_is_not_wanted():
     for rules, priority in ((Rules(preempt=False), 5), (Rules(), 0)):
         machine = Machine(cpu(2), rules)

@@ -197,6 +197,10 @@ async def test_the_next_supervisor_goes_on_with_what_one_left(tmp_path: Path):
         other = Supervisor(tmp_path, ONE, command=fake)
         with pytest.raises(JobError, match="is in use by another scheduler"):
             other.start()
+        waiting = asyncio.create_task(supervisor.wait(job.id))
+        await asyncio.sleep(0)  # the wait begins
+    with pytest.raises(JobError, match=f"the scheduler stops before job {job.id} is over"):
+        await waiting
     async with supervising(tmp_path) as supervisor:
         assert (await supervisor.wait(job.id)).state is JobState.SUCCEEDED
         assert (await supervisor.wait(queued.id)).state is JobState.SUCCEEDED

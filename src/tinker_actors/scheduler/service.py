@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tinker_actors.actors import Actor, concurrent
+from tinker_actors.actors import Actor, ActorFailure, concurrent
 from tinker_actors.errors import UnknownJobError
 from tinker_actors.scheduler.job_records import Job, JobRequest, Transition
 from tinker_actors.scheduler.queue import Rules
@@ -49,6 +49,7 @@ class Scheduler(Actor):
             grace=grace,
             save_grace=save_grace,
             command=command,
+            on_failure=lambda error: self.ref.tell.fail(str(error)),
         )
         self._started = False
 
@@ -121,9 +122,18 @@ class Scheduler(Actor):
         """A job once it is in one of the states, or over.
 
         Raises:
+            JobError: The scheduler stops before; the next one of its folder knows the job.
             UnknownJobError: The tenant has no such job.
         """
         return await self._supervisor.wait(self._own(job, tenant).id, states)
+
+    async def fail(self, text: str) -> None:
+        """Fail, so that a restart policy can start the scheduler anew: what it tells itself when its store fails.
+
+        Raises:
+            ActorFailure: Always.
+        """
+        raise ActorFailure(f"the job store fails: {text}")
 
     async def free(self) -> Resources:
         """What no job holds."""

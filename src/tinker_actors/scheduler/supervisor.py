@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import sqlite3
 import sys
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
@@ -25,6 +26,9 @@ from tinker_actors.scheduler.task_child import TaskChild
 from tinker_actors.scheduler.verdict import RetryPolicy, judge
 
 logger = logging.getLogger(__name__)
+
+STORE_ERRORS = (JobError, sqlite3.Error)
+"""What is raised where the store can't be read or written."""
 
 Command = Callable[[Job, JobFolder], Sequence[str]]
 """The program and arguments of a job's task server; it is given one more, see `TaskChild`."""
@@ -46,6 +50,8 @@ class Supervisor:
         grace: Seconds that a process has to end when it is told to.
         save_grace: Seconds that it has before, to save its present step, when it makes room for another.
         command: What a job's process is.
+        on_failure: Called once with the error if the store fails while nobody asks for anything. The supervisor starts
+            nothing more then, and stops its processes; the next one finds what became of them.
     """
 
     def __init__(
@@ -58,6 +64,7 @@ class Supervisor:
         grace: float = 10.0,
         save_grace: float = 120.0,
         command: Command = task_server_command,
+        on_failure: Callable[[Exception], None] | None = None,
     ) -> None:
         self._root = root.resolve()
         self._rules = rules or Rules()
@@ -65,6 +72,7 @@ class Supervisor:
         self._grace = grace
         self._save_grace = save_grace
         self._command = command
+        self._on_failure = on_failure
         self.ledger = Ledger(capacity)
         self._children: dict[str, TaskChild] = {}
         self._reservation: Reservation | None = None
@@ -115,8 +123,12 @@ class Supervisor:
             self._closed = True
             for child in children:
                 child.kill()  # those left if this was cut short; the next supervisor settles them
-            for waiter in [waiter for waiters in self._waiters.values() for _, waiter in waiters]:
-                waiter.cancel()
+            for job, waiters in self._waiters.items():
+                for _, waiter in waiters:
+                    if not waiter.done():
+                        waiter.set_exception(
+                            JobError(f"the scheduler stops before job {job} is over; ask the next one")
+                        )
             self.store.close()
             os.close(self._lock)
 
@@ -170,7 +182,11 @@ class Supervisor:
         return self.store.get(job)
 
     async def wait(self, job: str, states: Collection[JobState] = ()) -> Job:
-        """Wait until a job is in one of the states, or over."""
+        """Wait until a job is in one of the states, or over.
+
+        Raises:
+            JobError: The supervisor stops before.
+        """
         present = self.store.get(job)
         if present.state.is_over or present.state in states:
             return present
@@ -188,6 +204,12 @@ class Supervisor:
 
     def tick(self) -> None:
         """Start whatever can start now."""
+        try:
+            self._start_what_can()
+        except STORE_ERRORS as error:
+            self._fail(error)
+
+    def _start_what_can(self) -> None:
         again = not self._closing
         while again:
             decided = plan(
@@ -242,7 +264,11 @@ class Supervisor:
         """Start a job's process; False if that failed, and so did the job."""
         waiting = self.store.get(job_id)
         allocation = self.ledger.take(job_id, waiting.attempt + 1, waiting.need)
-        job = self.store.begin(job_id, allocation.devices)
+        try:
+            job = self.store.begin(job_id, allocation.devices)
+        except BaseException:
+            self.ledger.release(job_id, waiting.attempt + 1)
+            raise
         folder = self.folder(job_id)
         try:
             folder.prepare(job.config)
@@ -273,8 +299,11 @@ class Supervisor:
         return {"CUDA_VISIBLE_DEVICES": ",".join(str(device) for device in allocation.devices)}
 
     def _ready(self, child: TaskChild) -> None:
-        if self.store.get(child.job).state is JobState.STARTING:
-            self._move(child.job, JobState.RUNNING, Reason.STARTED, attempt=child.attempt)
+        try:
+            if self.store.get(child.job).state is JobState.STARTING:
+                self._move(child.job, JobState.RUNNING, Reason.STARTED, attempt=child.attempt)
+        except STORE_ERRORS as error:
+            self._fail(error)
 
     def _exited(self, child: TaskChild) -> None:
         """Settle an attempt: the only place where what it held is freed."""
@@ -289,8 +318,8 @@ class Supervisor:
         self._settle(job.id, job.attempt, "ended with its scheduler", None, Reason.INTERRUPTED)
 
     def _settle(self, job_id: str, attempt: int, ended: str, code: int | None, stopped: Reason | None) -> None:
-        job = self.store.get(job_id)
         try:
+            job = self.store.get(job_id)
             if job.attempt == attempt and job.state.holds_resources:
                 verdict = judge(
                     job,
@@ -302,9 +331,22 @@ class Supervisor:
                 )
                 self._move(job_id, verdict.state, verdict.reason, verdict.detail, attempt=attempt)
                 self._rest(self.store.get(job_id))
+        except STORE_ERRORS as error:  # the next supervisor settles it
+            self._fail(error)
         finally:
             self.ledger.release(job_id, attempt)
         self.tick()
+
+    def _fail(self, error: Exception) -> None:
+        """Without a store no promise can be kept: nothing is started any more."""
+        if self._closing:
+            return
+        logger.error("the job store fails: %s", error)
+        self._closing = True
+        for child in self._children.values():
+            child.stop(self._grace)
+        if self._on_failure is not None:
+            self._on_failure(error)
 
     def _rest(self, job: Job) -> None:
         """Let a job that failed wait before its next attempt."""
