@@ -198,9 +198,9 @@ class _Planning:
         head: Waiting | None = None
         kept: Reservation | None = None
         bound: set[str] = set()  # tenants whose next job exceeds their quota
+        self._order(left)
         while left:
-            left.sort(key=self._rank)  # shares change with every start
-            job = left.pop(0)
+            job = left.pop()
             if job.tenant in bound or not self._within_quota(job):
                 bound.add(job.tenant)
                 continue
@@ -213,12 +213,18 @@ class _Planning:
                 self._starts += 1
                 self._held.append(_begun(job, self._starts))
                 started.append(job.job)
+                self._order(left)  # the tenant's share has changed
         impossible = {job: why for job, why in whys.items() if why is not None}
         return Plan(start=tuple(started), stop=stop, impossible=impossible, reservation=kept)
 
-    def _rank(self, job: Waiting) -> tuple[int, float, int]:
-        own = total(held.need for held in self._held if held.tenant == job.tenant)
-        return -self._effective(job), own.share_of(self._capacity) / self._rules.of(job.tenant).weight, job.number
+    def _order(self, left: list[Waiting]) -> None:
+        """Sort what waits; the next one to be looked at comes last."""
+        shares = {tenant: self._share(tenant) for tenant in {job.tenant for job in left}}
+        left.sort(key=lambda job: (self._effective(job), -shares[job.tenant], -job.number))
+
+    def _share(self, tenant: str) -> float:
+        own = total(held.need for held in self._held if held.tenant == tenant)
+        return own.share_of(self._capacity) / self._rules.of(tenant).weight
 
     def _effective(self, job: Waiting | Held) -> int:
         return job.priority + max(0, self._starts - job.since) // self._rules.ageing
