@@ -1,4 +1,4 @@
-"""The command line: `tinker-actors run | sample | rollouts | models | policies | environments | ps | top | ...`.
+"""The command line: `tinker-actors run | sample | play | rollouts | models | policies | environments | ps | top | ...`.
 
 Exit codes: 0 done, 1 something failed while it ran (with a traceback), 2 the command or its configuration can't work
 (one line, no traceback), 130 and 143 stopped by SIGINT and SIGTERM.
@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.text import Text
 
 from tinker_actors.console.policies import add_policies
-from tinker_actors.console.seeing import add_rollouts
+from tinker_actors.console.seeing import add_play, add_rollouts
 from tinker_actors.errors import ActorError, TinkerActorsError
 
 _RUN_FLAGS = ("--plain", "--resume", "--help")
@@ -73,6 +73,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     _add_run(commands)
     _add_sample(commands)
+    add_play(commands)
     add_rollouts(commands)
     _add_models(commands)
     add_policies(commands)

@@ -72,7 +72,10 @@ def test_evaluations_are_played_as_training_but_for_their_own_tables_and_against
         (["--policies.a", "3"], "policies.a is 3; a section is needed, with keys of its own: alpha, "),
         (["--seats.a.plyer", "script"], "unknown key seats.a.plyer; did you mean seats.a.player?"),
         (["--seats.a.player", "robot"], "seats.a.player is 'robot'; input should be 'policy'"),
-        (["--seats.a.player", "person"], "seats.a.player is 'person'; no run can seat one; 'policy', 'snapshot'"),
+        (
+            ["--seats.a.player", "person", "--seats.a.function", "f"],
+            "function is 'f', but player 'person' has no such key",
+        ),
         (["--seats.a.player", "endpoint"], "seats.a.harness is None and command None; player 'endpoint' needs one"),
         (
             ["--seats.a.player", "endpoint", "--seats.a.harness", "m:f", "--seats.a.difference", "honour"],

@@ -18,7 +18,7 @@ from tinker_actors.console.live import LiveView
 from tinker_actors.console.plain import PlainView
 from tinker_actors.environments import Environment, load_environment
 from tinker_actors.errors import ConfigError
-from tinker_actors.scheduler import JobConfig, RunFolder, check_job, find_runs, load_config, run_job
+from tinker_actors.scheduler import JobConfig, RunConfig, RunFolder, check_job, find_runs, load_config, run_job
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _PATIENCE = 4.0
@@ -44,7 +44,8 @@ def run_command(target: str, overrides: Sequence[str], *, plain: bool, resume: b
     runner = asyncio.Runner()
     try:
         with ExitStack() as stack:
-            view = PlainView(console) if plain or not console.is_terminal else stack.enter_context(LiveView(console))
+            plain = plain or not console.is_terminal or _has_person(config)
+            view = PlainView(console) if plain else stack.enter_context(LiveView(console))
             received = runner.run(_until_done_or_signalled(run_job(config, folder, view)))
     except BaseException:  # an interrupt too ends the loop properly
         runner.close()
@@ -55,6 +56,12 @@ def run_command(target: str, overrides: Sequence[str], *, plain: bool, resume: b
         _leave_at_once(128 + received)
     runner.close()
     return 0
+
+
+def _has_person(config: JobConfig) -> bool:
+    """Whether somebody is to be asked in the terminal, which a live screen would hide."""
+    tables = (config.seats, config.evaluation.seats) if isinstance(config, RunConfig) else ()
+    return any(section.player == "person" for table in tables for section in table.values())
 
 
 def _start(target: str, overrides: Sequence[str]) -> tuple[RunFolder, JobConfig]:

@@ -24,11 +24,13 @@ if TYPE_CHECKING:
     from tinker_actors.rollouts.seats import (
         DemonstrationSeat,
         HarnessSeat,
+        PersonSeat,
         PolicySeat,
         ScriptedSeat,
         Seat,
         harness_of,
         script,
+        scripted_agent,
     )
     from tinker_actors.rollouts.transcripts import transcript, transcript_text, transcripts_text
     from tinker_actors.rollouts.worker import RolloutWorker
@@ -60,11 +62,13 @@ _HOMES = {
     "plan_groups": "plans",
     "DemonstrationSeat": "seats",
     "HarnessSeat": "seats",
+    "PersonSeat": "seats",
     "PolicySeat": "seats",
     "harness_of": "seats",
     "ScriptedSeat": "seats",
     "Seat": "seats",
     "script": "seats",
+    "scripted_agent": "seats",
     "transcript": "transcripts",
     "transcript_text": "transcripts",
     "transcripts_text": "transcripts",
@@ -82,6 +86,7 @@ __all__ = [
     "HarnessSeat",
     "Ledger",
     "LineUp",
+    "PersonSeat",
     "PolicySeat",
     "Retries",
     "Rollout",
@@ -102,6 +107,7 @@ __all__ = [
     "rewards_vary",
     "rollout_metrics",
     "script",
+    "scripted_agent",
     "seat_outcomes",
     "staleness",
     "transcript",

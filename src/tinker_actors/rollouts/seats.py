@@ -32,6 +32,7 @@ from tinker_actors.environments.outside import (
     check_harness,
     load_harness,
 )
+from tinker_actors.environments.person import PersonAgent, Terminal
 from tinker_actors.environments.tools import tool_format
 from tinker_actors.errors import ConfigError
 from tinker_actors.models.renderer import Renderer
@@ -120,7 +121,12 @@ class ScriptedSeat:
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
-Seat = PolicySeat | HarnessSeat | DemonstrationSeat | ScriptedSeat
+@dataclass(frozen=True, slots=True)
+class PersonSeat:
+    """A person at the terminal of the worker's process plays."""
+
+
+Seat = PolicySeat | HarnessSeat | DemonstrationSeat | ScriptedSeat | PersonSeat
 
 
 def agent_for(
@@ -148,10 +154,11 @@ def agent_for(
     if isinstance(spec, DemonstrationSeat):
         return DemonstrationAgent(partial(live.demonstrate, seat), renderer, trainable=spec.trainable)
     if isinstance(spec, ScriptedSeat):
-        function = script(spec, live.environment)
-        return ScriptedAgent(partial(function, **_given(function, seat, seed), **spec.options))
+        return scripted_agent(spec, live.environment, seat=seat, seed=seed)
     if isinstance(spec, HarnessSeat):
         return _harness_agent(spec, seat, renderer, seed, endpoint)
+    if isinstance(spec, PersonSeat):
+        return PersonAgent(Terminal.of_process(), seat)
     return PolicyAgent(
         spec.sampler,
         renderer,
@@ -206,6 +213,16 @@ def harness_of(spec: HarnessSeat) -> Harness:
     function = load_harness(spec.harness)
     check_harness(function, spec.harness, spec.options)
     return FunctionHarness(function, spec.options)
+
+
+def scripted_agent(spec: ScriptedSeat, environment: type[Environment], *, seat: str, seed: int) -> Agent:
+    """The agent of a scripted seat in one episode; arguments as of `agent_for`.
+
+    Raises:
+        ConfigError: As `script`.
+    """
+    function = script(spec, environment)
+    return ScriptedAgent(partial(function, **_given(function, seat, seed), **spec.options))
 
 
 def script(spec: ScriptedSeat, environment: type[Environment]) -> Callable[..., Any]:

@@ -8,7 +8,16 @@ from typing import Any
 
 from tinker_actors.data import Group, derive_seed
 from tinker_actors.policies import Handle
-from tinker_actors.rollouts import DemonstrationSeat, HarnessSeat, LineUp, PolicySeat, ScriptedSeat, Seat, points
+from tinker_actors.rollouts import (
+    DemonstrationSeat,
+    HarnessSeat,
+    LineUp,
+    PersonSeat,
+    PolicySeat,
+    ScriptedSeat,
+    Seat,
+    points,
+)
 from tinker_actors.sampling import SamplingParams
 from tinker_actors.scheduler.config import RunConfig
 from tinker_actors.scheduler.league import Pool, due
@@ -106,6 +115,8 @@ class Casting:
             return ScriptedSeat(function=player.function or "", options=player.options)
         if player.player == "demonstration":
             return DemonstrationSeat(trainable=False)
+        if player.player == "person":
+            return PersonSeat()
         own = SamplingParams(
             max_tokens=player.max_tokens or params.max_tokens,
             temperature=params.temperature if player.temperature is None else player.temperature,

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from tinker_actors.actors import Mesh, Restarted, RestartPolicy
+from tinker_actors.coordinator import EpisodeLimits
 from tinker_actors.environments import EnvironmentFactory
 from tinker_actors.policies import PolicyRegistry, Snapshot
 from tinker_actors.rollouts import (
@@ -17,6 +18,7 @@ from tinker_actors.rollouts import (
     EpisodesDone,
     Gate,
     LineUp,
+    PersonSeat,
     PolicySeat,
     RolloutPlan,
     RolloutWorker,
@@ -161,7 +163,7 @@ class Crew:
                 groups=groups,
                 group_size=group_size,
                 seats=line_ups,
-                limits=rollouts.limits,
+                limits=_unhurried(rollouts.limits) if _has_people(line_ups) else rollouts.limits,
                 same_every_step=phase == "eval",
                 evaluating=phase == "eval",
                 gate=self.gate if sampled and rollouts.lockstep != "off" else None,
@@ -242,3 +244,12 @@ def _most_at_once(config: RunConfig) -> int:
     rollouts = config.rollouts
     training = rollouts.tasks_per_step * rollouts.group_size * (1 + config.steps_ahead)
     return max(256, config.warmup.episodes_per_step, training + config.evaluation.episodes)
+
+
+def _has_people(line_ups: Sequence[LineUp]) -> bool:
+    return any(isinstance(seat, PersonSeat) for line_up in line_ups for seat in line_up.values())
+
+
+def _unhurried(limits: EpisodeLimits) -> EpisodeLimits:
+    """The limits without those of time: a person thinks as long as it takes."""
+    return replace(limits, turn_seconds=None, episode_seconds=None, seat_seconds={})

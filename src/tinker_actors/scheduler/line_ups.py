@@ -53,6 +53,7 @@ class Players:
             )
         if config.rollouts.rotate_seats and len(seats) == 1:
             raise ConfigError(f"rollouts.rotate_seats is true, but the environment has one seat, {seats[0]!r}")
+        _refuse_crowds(config, training, evaluation)
         return cls(training=training, evaluation=evaluation)
 
     def described(self) -> dict[str, str]:
@@ -144,6 +145,31 @@ def stored_snapshot(section: SeatSection) -> Snapshot:
             "name the policy, or a snapshot's handle"
         )
     return store.latest(policies[0])
+
+
+def _refuse_crowds(
+    config: RunConfig, training: Mapping[str, SeatSection], evaluation: Mapping[str, SeatSection]
+) -> None:
+    """Let a person play one episode at a time, in the run's own process, whose terminal it is."""
+    rollouts = config.rollouts
+    for table, seats, at_once in (
+        (
+            "seats",
+            training,
+            ("rollouts.tasks_per_step x rollouts.group_size", rollouts.tasks_per_step * rollouts.group_size),
+        ),
+        ("evaluation.seats", evaluation, ("evaluation.episodes", config.evaluation.episodes)),
+    ):
+        for seat in (seat for seat, section in seats.items() if section.player == "person"):
+            needed = {at_once[0]: (at_once[1], 1), "rollouts.workers": (rollouts.workers, 0)}
+            needed["rollouts.submit_ahead"] = (rollouts.submit_ahead, 0)
+            for name, (value, right) in needed.items():
+                if value != right:
+                    raise ConfigError(
+                        f"{table}.{seat}.player is 'person', who plays one episode at a time in the run's own "
+                        f"process: {name} is {value}, and {right} is needed; to play a policy without training it, "
+                        "there is `tinker-actors play`"
+                    )
 
 
 def _filled(config: RunConfig, table: str, seat: str, section: SeatSection | None) -> SeatSection:

@@ -92,11 +92,11 @@ def _parse_overrides(arguments: Sequence[str]) -> list[tuple[list[str], Any]]:
                 raise ConfigError(f"{flag} has no value; overrides look like --trainer.learning-rate 1e-4")
             text = arguments[position]
             position += 1
-        pairs.append((name.replace("-", "_").split("."), _parse_value(text)))
+        pairs.append((name.replace("-", "_").split("."), parse_value(text)))
     return pairs
 
 
-def _parse_value(text: str) -> Any:
+def parse_value(text: str) -> Any:
     """A TOML value where the text is one, else the text itself."""
     try:
         return tomllib.loads(f"value = {text}")["value"]

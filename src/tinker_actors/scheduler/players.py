@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from tinker_actors.errors import PolicyError
 from tinker_actors.policies import Handle
@@ -30,6 +30,7 @@ _OWN: Mapping[str, tuple[str, ...]] = {
     "script": ("function", "options"),
     "demonstration": (),
     "endpoint": ("policy", "harness", "command", "options", "seconds", "difference", "tool_format", *_SAMPLED),
+    "person": (),
 }
 _OF_RULES: Mapping[str, str] = {"latest_k": "latest_k", "age_decay": "age", "win_rate_power": "win_rate"}
 
@@ -65,7 +66,8 @@ class SeatSection(Section):
 
     player: Player = "policy"
     """`policy` learns from the seat, and so it does behind an `endpoint` for a harness; the others are frozen: a
-    `snapshot`, a `league` of past snapshots, a `script`, or the environment's own `demonstration`s."""
+    `snapshot`, a `league` of past snapshots, a `script`, the environment's own `demonstration`s, or a `person` at the
+    terminal of the run."""
     policy: str | None = None
     """Which policy plays, or whose snapshots; if not given, the one that bears the seat's name, or the only one."""
     snapshot: str | None = None
@@ -105,13 +107,6 @@ class SeatSection(Section):
     """In place of that of `[rollouts]` or `[evaluation]`."""
     max_tokens: int | None = Field(default=None, ge=1)
     """In place of that of `[rollouts]`."""
-
-    @field_validator("player")
-    @classmethod
-    def _refuse_what_is_not_there(cls, value: Player) -> Player:
-        if value not in _OWN:
-            raise ValueError(f"no run can seat one; {', '.join(map(repr, _OWN))} can play")
-        return value
 
     @model_validator(mode="after")
     def _refuse_what_cannot_work(self) -> SeatSection:
