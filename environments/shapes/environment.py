@@ -65,7 +65,7 @@ def drawn(task: random.Random, shape: str, colour: str, number: int) -> Pillow.I
     image = Pillow.new("RGB", (2 * CELL, 2 * CELL), (shade, shade, shade))
     canvas = ImageDraw.Draw(image)
     for cell in task.sample(range(4), number):
-        size = task.randint(9, 13)
+        size = task.randint(11, 13)
         left, top = (CELL * part + task.randint(1, CELL - size - 1) for part in (cell % 2, cell // 2))
         right, bottom = left + size, top + size
         if shape == "circle":

@@ -22,6 +22,7 @@ CURVES = [
     pytest.param("number_guess", {"trainer.steps": "10"}, 0.1),
     pytest.param("signalling", {"trainer.steps": "10"}, 0.2),
     pytest.param("zoom", {"trainer.steps": "8", "evaluation.temperature": "1.0"}, 0.1),
+    pytest.param("shapes", {"trainer.steps": "20"}, 0.1, marks=pytest.mark.exhaustive),
     pytest.param("math_tools", {"trainer.steps": "5"}, 0.1, marks=pytest.mark.exhaustive),
     pytest.param("user_simulator", {"trainer.steps": "8", **SAMPLED}, 0.1, marks=pytest.mark.exhaustive),
     pytest.param("gomoku", {"trainer.steps": "10"}, 0.15, marks=pytest.mark.exhaustive),
