@@ -12,21 +12,27 @@ Colouring: TypeAlias = Literal["logprob", "advantage", "mask"]
 COLOURINGS: tuple[Colouring, ...] = get_args(Colouring)
 
 OBSERVED = "dim"
-TRAINED, UNTRAINED = "black on #a6dba0", "black on #c8c8c8"
+TRAINED, UNTRAINED = "#000000 on #a6dba0", "#000000 on #c8c8c8"
 
 # from the likeliest down: a sequential scale that the colour-blind can order
 _CHANCES = (0.9, 0.5, 0.2, 0.05)
-_BY_CHANCE = ("black on #ffffcc", "black on #a1dab4", "black on #41b6c4", "white on #2c7fb8", "white on #253494")
+_BY_CHANCE = (
+    "#000000 on #ffffcc",
+    "#000000 on #a1dab4",
+    "#000000 on #41b6c4",
+    "#000000 on #2c7fb8",
+    "#ffffff on #253494",
+)
 
 # from the most disfavoured to the most favoured
 _BY_ADVANTAGE = (
-    "black on #e66101",
-    "black on #fdae61",
-    "black on #fee0b6",
-    "black on #c8c8c8",
-    "black on #d1e5f0",
-    "black on #6baed6",
-    "white on #2166ac",
+    "#000000 on #e66101",
+    "#000000 on #fdae61",
+    "#000000 on #fee0b6",
+    "#000000 on #c8c8c8",
+    "#000000 on #d1e5f0",
+    "#000000 on #6baed6",
+    "#ffffff on #2166ac",
 )
 
 

@@ -112,7 +112,7 @@ class Pager:
 
     def _status(self, height: int) -> Text:
         below = len(self._lines) - self._top - height
-        where = f" {self._at + 1}/{len(self._records)} " + (f"{below} lines more " if below > 0 else "")
+        where = f" {self._at + 1}/{len(self._records)} " + (f"{below} more below " if below > 0 else "")
         text = Text(where, style="reverse")
         for keys, what in _HELP:
             text.append(f" {keys} ", "bold reverse").append(f"{what} ", "reverse")
