@@ -162,6 +162,7 @@ async def test_nothing_is_lost_among_cancellations_and_refreshes(publisher):
         await sampler.refresh([])
         stats = await sampler.stats()
     served = 0
+    cancelled = sum(isinstance(outcome, asyncio.CancelledError) for outcome in outcomes)
     for outcome in outcomes:
         if isinstance(outcome, (asyncio.CancelledError, UnknownPolicyError)):
             continue
@@ -172,7 +173,9 @@ async def test_nothing_is_lost_among_cancellations_and_refreshes(publisher):
         assert reply.snapshot == request.snapshot
         sample = reply.samples[-1]
         assert sample.logprobs == pytest.approx(owner.logprobs(request.prompt, sample.tokens), abs=1e-5)
-    assert served == stats.requests > 50
+    assert served > 50
+    # an ask may be cancelled while its answer is on the way
+    assert served <= stats.requests <= served + cancelled - stats.cancelled
     assert (stats.failed, stats.waiting, stats.snapshots) == (0, 0, ())
 
 
