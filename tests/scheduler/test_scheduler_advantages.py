@@ -127,7 +127,7 @@ async def test_self_play_has_a_baseline_for_each_seat(tmp_path: Path):
     settings += ["--rollouts.group-size", "1", "--rollouts.tasks-per-step", "16"]
     metrics = await play(tmp_path / "run", *settings)
     assert [entry["groups"] for entry in metrics] == [32.0, 32.0]
-    kept = json.loads((tmp_path / "run" / "state.json").read_text())["baselines"]
+    kept = json.loads((tmp_path / "run" / "state.json").read_text())["policies"]["policy"]["baselines"]
     assert list(kept) == ["toss/first", "toss/second"]
     first, second = kept.values()
     assert first == -second
