@@ -30,6 +30,9 @@ class TicTacToe(Environment):
             such as `15i`, its own by their digits and the other's by letters: shorter, and easier for tiny models.
         skill: The share of demonstrated moves that are optimal; the others are any free square.
         explain: Whether a seat's first observation begins with the rules.
+        opening: The most stones, up to four, that stand as a game begins, except in evaluations. How many (from none
+            on) and where comes from the task's seed, so that the games of a group begin alike, and from positions
+            that the players would not bring about themselves.
     """
 
     seats = ("player", "opponent")
@@ -37,18 +40,25 @@ class TicTacToe(Environment):
     forfeit_rule = Forfeit.LOSS
     max_turns = 9
 
-    def __init__(self, view: str = "board", skill: float = 0.3, explain: bool = False) -> None:
+    def __init__(self, view: str = "board", skill: float = 0.3, explain: bool = False, opening: int = 0) -> None:
         if view not in VIEWS:
             raise ConfigError(f"view is {view!r}; one of {', '.join(VIEWS)} is needed")
         if not 0 <= skill <= 1:
             raise ConfigError(f"skill is {skill}; a share from 0 to 1 is needed")
-        self.view, self.skill, self.explain = view, skill, explain
+        if opening not in range(5):
+            raise ConfigError(f"opening is {opening}; a number of stones from 0 to 4 is needed")
+        self.view, self.skill, self.explain, self.opening = view, skill, explain, opening
 
     def reset(self, seed: int) -> dict[str, str]:
-        """An empty board; the seed says who begins."""
+        """An empty board, or one with an opening; the seed says who begins, and which opening."""
         self.board: dict[str, str] = dict.fromkeys(FREE, "")  # who stands on each square
         self.shown: set[str] = set()
-        return self._observation(self.seats[random.Random(seed).randrange(2)])
+        drawn = random.Random(seed)
+        seat = self.seats[drawn.randrange(2)]
+        stones = 0 if self.evaluating else drawn.randint(0, self.opening)
+        for number, square in enumerate(drawn.sample(FREE, stones)):
+            self.board[square] = self.seats[(self.seats.index(seat) + stones - number) % 2]
+        return self._observation(seat)
 
     def step(self, actions: dict[str, str]) -> Step:
         """Place the stone. A line wins, a full board is a draw, and what is no free square loses."""

@@ -92,6 +92,28 @@ def test_the_task_says_who_begins_and_luck_does_not():
     assert 35 < begins[::3].count(FIRST) < 65
 
 
+def opened(seed, *, evaluating=False):
+    environment = load_environment("tic_tac_toe", opening=3)()
+    environment.evaluating = evaluating
+    ((seat, shown),) = environment.reset(seed).items()
+    other = SECOND if seat == FIRST else FIRST
+    stones = list(environment.board.values())
+    return seat, shown, stones.count(seat), stones.count(other)
+
+
+def test_games_of_a_task_begin_with_the_same_stones_and_whoever_has_fewer_or_as_many_is_to_move():
+    begun = [opened(seed) for seed in range(200)]
+    assert begun == [opened(seed) for seed in range(200)]
+    assert {(own, theirs) for _, _, own, theirs in begun} == {(0, 0), (0, 1), (1, 1), (1, 2)}
+    assert len({shown for _, shown, _, _ in begun}) > 60
+
+
+def test_evaluations_begin_with_an_empty_board_and_the_same_seat_as_without_an_opening():
+    for seed in range(50):
+        seat, shown, *_ = opened(seed, evaluating=True)
+        assert {seat: shown} == fresh("tic_tac_toe", seed=seed)[1]
+
+
 def test_the_rules_come_once_per_seat_if_asked_for():
     environment, observation = fresh("tic_tac_toe", explain=True)
     rules = module_of("tic_tac_toe").RULES
@@ -164,7 +186,7 @@ def test_demonstrations_are_as_good_as_they_say(skill, least, most):
     assert least <= sum(environment.demonstrate(FIRST) == "5" for _ in range(300)) <= most
 
 
-@pytest.mark.parametrize("options", [{"skill": -0.1}, {"skill": 1.1}, {"view": "picture"}])
+@pytest.mark.parametrize("options", [{"skill": -0.1}, {"skill": 1.1}, {"view": "picture"}, {"opening": 5}])
 def test_options_that_cannot_work_are_refused(options):
     with pytest.raises(ConfigError, match=" is "):
         load_environment("tic_tac_toe", **options)()
