@@ -26,6 +26,7 @@ CURVES = [
     pytest.param("math_tools", {"trainer.steps": "5"}, 0.1, marks=pytest.mark.exhaustive),
     pytest.param("user_simulator", {"trainer.steps": "8", **SAMPLED}, 0.1, marks=pytest.mark.exhaustive),
     pytest.param("gomoku", {"trainer.steps": "10"}, 0.15, marks=pytest.mark.exhaustive),
+    pytest.param("tic_tac_toe", {"trainer.steps": "20"}, 0.2, marks=pytest.mark.exhaustive),
     pytest.param("arithmetic", {"trainer.steps": "20", **SAMPLED}, 0.06, marks=pytest.mark.exhaustive),
 ]
 
