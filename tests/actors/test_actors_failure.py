@@ -81,6 +81,15 @@ async def test_actor_failure_fails_the_ask_and_restarts_from_the_constructor(mes
     assert event.ref == fragile
 
 
+async def test_an_ask_beside_a_tell_that_fails_the_actor_hears_of_the_actors_end(mesh: Mesh) -> None:
+    fragile = await mesh.spawn(Fragile)
+    asking = asyncio.ensure_future(fragile.sleep_beside())
+    await asyncio.sleep(0)  # the ask is sent, and the tell right behind it
+    fragile.tell.raises("in a tell")
+    with pytest.raises(ActorDiedError, match="in a tell"):
+        await asking
+
+
 async def test_sys_exit_in_a_handler_ends_only_the_actor(mesh: Mesh) -> None:
     fragile = await mesh.spawn(Fragile)
     other = await mesh.spawn(Counter)

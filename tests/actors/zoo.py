@@ -225,6 +225,10 @@ class Fragile(Actor):
             await self.log.note(f"{self.name} sleeps")
         await asyncio.Event().wait()
 
+    @concurrent
+    async def sleep_beside(self) -> None:
+        await asyncio.Event().wait()
+
     async def die(self) -> None:
         sys.stderr.write("the last words of this process\n")
         sys.stderr.flush()
