@@ -80,4 +80,5 @@ def trace(folder: str, what: str, attempt: int) -> None:
     os.close(file)
 
 
-main()
+if __name__ == "__main__":
+    main()

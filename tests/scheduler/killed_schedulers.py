@@ -41,4 +41,5 @@ def main() -> None:
     sys.stdout.write(f"{hits}\n")
 
 
-main()
+if __name__ == "__main__":
+    main()
