@@ -136,14 +136,15 @@ class CommandHarness:
         assert process.stdin is not None
         assert process.stdout is not None
         assert process.stderr is not None
+        telling = asyncio.create_task(_tell(process.stdin, json.dumps(told).encode()))
+        hearing = asyncio.create_task(_upto(process.stdout, _MOST_OUTPUT))
+        blame = asyncio.create_task(_upto(process.stderr, _MOST_OUTPUT))
         try:
-            _, out, err, code = await asyncio.gather(
-                _tell(process.stdin, json.dumps(told).encode()),
-                _upto(process.stdout, _MOST_OUTPUT),
-                _upto(process.stderr, _MOST_OUTPUT),
-                process.wait(),
-            )
+            _, out, err, code = await asyncio.gather(telling, hearing, blame, process.wait())
         finally:
+            for task in (telling, hearing, blame):
+                task.cancel()
+            await asyncio.wait((telling, hearing, blame))
             await _end(process)
         said = out.decode(errors="replace")
         if code != 0:
@@ -254,6 +255,20 @@ async def _end(process: asyncio.subprocess.Process) -> None:
     _signal(process.pid, signal.SIGKILL)
     if process.returncode is None:
         await process.wait()
+    for stream in (process.stdout, process.stderr):
+        await _drained(stream)
+
+
+async def _drained(stream: asyncio.StreamReader | None) -> None:
+    """Read to the end what nobody reads any more: only then does the event loop let go of the pipe."""
+    if stream is None:
+        return
+    try:
+        async with asyncio.timeout(_ENDING):
+            while await stream.read(65536):
+                pass
+    except TimeoutError:
+        return  # held by a process that left the group
 
 
 def _signal(group: int, number: int) -> None:
