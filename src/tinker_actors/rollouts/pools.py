@@ -91,7 +91,7 @@ class EnvironmentPool:
         place.episodes += 1
         try:
             opened = await place.host.open(episode, luck, evaluating)
-        except BaseException as error:
+        except BaseException as error:  # cancelled too: the episode no longer counts at its place
             self.left(place)
             if not isinstance(error, _LOST):
                 raise

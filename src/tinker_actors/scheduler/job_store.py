@@ -271,7 +271,7 @@ class JobStore:
             try:
                 yield
                 self._db.execute("COMMIT")
-            except BaseException:
+            except BaseException:  # interrupted too: a transaction must not stay open
                 if self._db.in_transaction:  # a full disk may have ended it already
                     self._db.execute("ROLLBACK")
                 raise

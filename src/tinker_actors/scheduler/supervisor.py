@@ -266,7 +266,7 @@ class Supervisor:
         allocation = self.ledger.take(job_id, waiting.attempt + 1, waiting.need)
         try:
             job = self.store.begin(job_id, allocation.devices)
-        except BaseException:
+        except BaseException:  # interrupted too: what was taken must not stay taken
             self.ledger.release(job_id, waiting.attempt + 1)
             raise
         folder = self.folder(job_id)

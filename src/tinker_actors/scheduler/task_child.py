@@ -72,7 +72,7 @@ class TaskChild:
                     pass_fds=(told, lock),
                     process_group=0,
                 )
-        except BaseException:
+        except BaseException:  # interrupted too: nobody will read the pipe
             os.close(self._ready)
             raise
         finally:

@@ -181,7 +181,7 @@ class PythonSandbox:
                 cwd="/",
                 env={},
             )
-        except BaseException:
+        except BaseException:  # cancelled too: nobody will read the pipe
             os.close(told)
             raise
         finally:

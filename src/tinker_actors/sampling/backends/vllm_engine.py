@@ -122,7 +122,7 @@ class VllmEngine:
                 await self._with_server(lambda: self._register(adapter))
             except EngineDiedError:  # once more into a fresh one
                 await self._with_server(lambda: self._register(adapter))
-        except BaseException as error:
+        except BaseException as error:  # cancelled too: the copy on disk must not stay
             self._folder.drop(adapter)
             if isinstance(error, SamplingError) and not isinstance(error, EngineDiedError):
                 raise PolicyError(f"{handle} can't be loaded: {error}") from error
