@@ -9,6 +9,7 @@ import signal
 import subprocess
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 
 def watch_exit(
@@ -49,3 +50,14 @@ def describe_exit(code: int | None) -> str:
         with contextlib.suppress(ValueError):
             return f"was killed by {signal.Signals(-code).name}"
     return f"exited with status {code}"
+
+
+def end_of(log: Path, size: int = 4096) -> str:
+    """The last `size` bytes of what a process wrote, as text; empty where there is no such file."""
+    try:
+        with log.open("rb") as file:
+            file.seek(0, os.SEEK_END)
+            file.seek(max(0, file.tell() - size))
+            return file.read().decode(errors="replace")
+    except OSError:
+        return ""

@@ -19,9 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from tinker_actors.actors.errors import SpawnError
-from tinker_actors.actors.exits import describe_exit, watch_exit
-
-TAIL = 4096  # bytes of a dead child's log that its error carries
+from tinker_actors.actors.exits import describe_exit, end_of, watch_exit
 
 _ROOT = str(Path(__file__).resolve().parents[2])
 _BOOT = "import sys; sys.path.insert(0, {root!r}); from tinker_actors.actors.worker import main; main()"
@@ -61,13 +59,7 @@ class ChildProcess:
 
     def tail(self) -> str:
         """The end of what the child wrote."""
-        try:
-            with self._log.open("rb") as log:
-                log.seek(0, os.SEEK_END)
-                log.seek(max(0, log.tell() - TAIL))
-                return log.read().decode(errors="replace")
-        except OSError:
-            return ""
+        return end_of(self._log)
 
     def how_it_ended(self) -> str:
         """In words."""

@@ -14,6 +14,7 @@ from typing import Any
 
 import psutil
 
+from tinker_actors.actors.exits import end_of
 from tinker_actors.scheduler.run_folder import write_atomically
 
 
@@ -88,13 +89,7 @@ class JobFolder:
 
     def tail(self, size: int = 2048) -> str:
         """The end of what the job's processes printed, at most `size` bytes of it."""
-        try:
-            with self.log.open("rb") as log:
-                log.seek(0, os.SEEK_END)
-                log.seek(max(0, log.tell() - size))
-                return log.read().decode(errors="replace").strip()
-        except FileNotFoundError:
-            return ""
+        return end_of(self.log, size).strip()
 
 
 def try_lock(path: Path) -> int | None:

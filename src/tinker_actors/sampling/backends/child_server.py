@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-TAIL = 4096  # bytes of its log that errors carry
+from tinker_actors.actors.exits import end_of
 
 _GUARD = """
 import os, signal, subprocess, sys, threading
@@ -98,10 +98,4 @@ class ChildServer:
 
     def tail(self) -> str:
         """The end of what it wrote."""
-        try:
-            with self._log.open("rb") as log:
-                log.seek(0, os.SEEK_END)
-                log.seek(max(0, log.tell() - TAIL))
-                return log.read().decode(errors="replace")
-        except OSError:
-            return ""
+        return end_of(self._log)
