@@ -123,6 +123,7 @@ def test_tables_that_can_not_work_are_refused_in_one_line_that_names_the_key(arg
     [
         (["--seats.c.player", "policy"], "seats.c: the environment's seats are a, b"),
         (["--evaluation.seats.c.player", "policy"], "evaluation.seats.c: the environment's seats are a, b"),
+        (["--rollouts.seat_timeouts.c", "2.0"], "rollouts.seat_timeouts.c: the environment's seats are a, b"),
         (["--policies.x.rank", "4", "--policies.y.rank", "4"], "seats.a names no policy, and this run has several"),
         (
             ["--policies.a.rank", "4", "--policies.b.rank", "4", "--seats.b.policy", "a"],

@@ -43,7 +43,8 @@ class Players:
             seat: _filled(config, "evaluation.seats", seat, own[seat]) if seat in own else _still(training[seat])
             for seat in seats
         }
-        for table, given in (("seats", config.seats), ("evaluation.seats", own)):
+        limits = config.rollouts.seat_timeouts
+        for table, given in (("seats", config.seats), ("evaluation.seats", own), ("rollouts.seat_timeouts", limits)):
             _refuse_strangers(table, given, seats)
         playing = {section.policy for section in training.values() if section.learns}
         if idle := [name for name in config.learners() if name not in playing]:
@@ -201,7 +202,7 @@ def _still(section: SeatSection) -> SeatSection:
     return SeatSection(player="snapshot", policy=section.policy, snapshot="initial", max_tokens=section.max_tokens)
 
 
-def _refuse_strangers(table: str, given: Mapping[str, SeatSection], seats: Sequence[str]) -> None:
+def _refuse_strangers(table: str, given: Mapping[str, object], seats: Sequence[str]) -> None:
     for seat in given:
         if seat not in seats:
             close = difflib.get_close_matches(seat, seats, n=1)
