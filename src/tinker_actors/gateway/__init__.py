@@ -1,0 +1,1 @@
+"""The gateway: one multi-tenant HTTP service over shared base models, policies and jobs."""

@@ -1,0 +1,1 @@
+"""The page that shows jobs, policies, the mesh and rollouts."""

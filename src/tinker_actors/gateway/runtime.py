@@ -1,0 +1,115 @@
+"""What the gateway serves: a mesh with a trainer and a sampler over each base model, the registry and the scheduler."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from tinker_actors.actors import Mesh
+from tinker_actors.errors import ConfigError
+from tinker_actors.gateway.refusals import RefusalError
+from tinker_actors.models import resolve
+from tinker_actors.policies import PolicyRegistry
+from tinker_actors.sampling import Sampler
+from tinker_actors.training import Trainer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedModel:
+    """A base model that clients may train and sample.
+
+    Attributes:
+        name: What clients call it, such as `Qwen/Qwen3-4B-Instruct-2507`.
+        base_model: Its name in the catalogue; `name` if empty.
+        dtype: Of the base's weights.
+        trainer: More arguments of its `Trainer`.
+        sampler: More arguments of its `Sampler`.
+    """
+
+    name: str
+    base_model: str = ""
+    dtype: str = "float32"
+    trainer: Mapping[str, Any] = field(default_factory=dict)
+    sampler: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def catalogue_name(self) -> str:
+        """Its name in the catalogue."""
+        return self.base_model or self.name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engines:
+    """The actors over one base model; they share its weights in one process."""
+
+    served: ServedModel
+    trainer: Trainer
+    sampler: Sampler
+
+
+class Runtime:
+    """The mesh behind a gateway; enter it to start the actors, leave it to end them.
+
+    Args:
+        root: Folder of all that the service keeps.
+        models: What it serves.
+        in_process: Run the engines in this process rather than in a child process for each base model, which leaves
+            this one's event loop to the clients.
+    """
+
+    def __init__(self, root: str | Path, models: Sequence[ServedModel], *, in_process: bool = False) -> None:
+        names = [model.name for model in models]
+        if twice := {name for name in names if names.count(name) > 1}:
+            raise ConfigError(f"models has {sorted(twice)} more than once; each name is needed once")
+        for model in models:
+            resolve(model.catalogue_name)  # a name that means nothing is refused before anything starts
+        self.root = Path(root)
+        self.models = tuple(models)
+        self.engines: dict[str, Engines] = {}
+        self._nodes = 1 if in_process else 1 + len(models)
+        self._stack = AsyncExitStack()
+
+    @property
+    def store(self) -> Path:
+        """Folder of the snapshot store that all engines share."""
+        return self.root / "policies"
+
+    async def __aenter__(self) -> Self:
+        """Start the mesh and its actors; the base models load meanwhile."""
+        self.root.mkdir(parents=True, exist_ok=True)
+        async with AsyncExitStack() as stack:
+            self.mesh = await stack.enter_async_context(Mesh(nodes=self._nodes, name="tinker-actors serve"))
+            self.registry = await self.mesh.spawn(PolicyRegistry, str(self.store), name="policies", node=0)
+            for number, served in enumerate(self.models, start=1):
+                self.engines[served.name] = await self._start(served, node=number if self._nodes > 1 else 0)
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End the actors and their processes."""
+        await self._stack.__aexit__(kind, error, trace)
+
+    def engines_of(self, model: str) -> Engines:
+        """The actors over a base model.
+
+        Raises:
+            RefusalError: It isn't served; says which are.
+        """
+        if model not in self.engines:
+            raise RefusalError(
+                400, f"base_model is {model!r}, which is not served; {sorted(self.engines)} are", code="unknown_model"
+            )
+        return self.engines[model]
+
+    async def _start(self, served: ServedModel, *, node: int) -> Engines:
+        common = {"base_model": served.catalogue_name, "store": str(self.store), "dtype": served.dtype, "node": node}
+        suffix = served.name.replace("/", "--")
+        trainer = await self.mesh.spawn(Trainer, name=f"trainer:{suffix}", **common, **served.trainer)
+        sampler = await self.mesh.spawn(Sampler, name=f"sampler:{suffix}", **common, **served.sampler)
+        return Engines(served=served, trainer=trainer, sampler=sampler)

@@ -1,0 +1,1 @@
+"""The Tinker API, as the official client speaks it."""
