@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tinker_actors.lazy import lazy_names
-from tinker_actors.sampling.metrics import AdapterStats, SamplerStats, Spread
+from tinker_actors.sampling.metrics import AdapterStats, Residence, SamplerStats, Spread
 from tinker_actors.sampling.requests import (
     EngineDiedError,
     InvalidRequestError,
@@ -28,6 +28,7 @@ __all__ = [
     "EngineDiedError",
     "InvalidRequestError",
     "Overloaded",
+    "Residence",
     "Sample",
     "SampledToken",
     "Sampler",

@@ -8,6 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import TypeAlias, TypeVar
 
 import torch
@@ -175,14 +176,21 @@ class Engine:
     def stats(self) -> SamplerStats:
         """What was done since the start."""
         with self._changed:
-            memory = self._schedule.memory
-            return self._meter.stats(
+            memory, adapters = self._schedule.memory, self._residents.lodging.counts()
+            return replace(
+                self._meter.stats(self._residents.holdings()),
                 waiting=sum(not row.ticket.closed for row in self._schedule.waiting),
                 running=self._schedule.placed,
                 kv_tokens=memory.running,
                 kv_cached=memory.index.cached,
                 kv_capacity=memory.extents.places,
-                handles=self._residents.handles(),
+                kv_bytes=memory.pool.nbytes,
+                kv_evicted=memory.evicted,
+                adapters_loaded=adapters.placed,
+                adapter_bytes=adapters.in_network,
+                adapter_host_bytes=adapters.in_host_memory,
+                adapters_evicted=adapters.evicted,
+                adapters_read=adapters.read,
             )
 
     def _accept(self, request: SamplingRequest, streams: bool) -> Ticket | SamplingReply:
@@ -272,7 +280,12 @@ class Engine:
             self._fail(tickets, failure)
             return
         self._take(outcome)
-        self._meter.step(began, prefilled=outcome.prefilled, drawn=len(outcome.rows))
+        self._meter.step(
+            began,
+            prefilled=outcome.prefilled,
+            drawn=len(outcome.rows),
+            rows=((work.row.ticket.resident.handle, work.count) for work in works),
+        )
 
     def _take(self, outcome: Outcome) -> None:
         now = time.perf_counter()

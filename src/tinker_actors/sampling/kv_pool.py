@@ -41,6 +41,11 @@ class KVPool:
         self.keys = [torch.zeros(places, shape.heads, shape.key_width, dtype=dtype) for shape in layers]
         self.values = [torch.zeros(places, shape.heads, shape.value_width, dtype=dtype) for shape in layers]
 
+    @property
+    def nbytes(self) -> int:
+        """Memory of all places."""
+        return sum(tensor.nbytes for tensor in (*self.keys, *self.values))
+
     @staticmethod
     def bytes_per_token(layers: Sequence[LayerShape], dtype: torch.dtype) -> int:
         """Memory of one token in all layers."""

@@ -38,10 +38,12 @@ class Lodger:
     Attributes:
         slot: Its place in the network; None while it has none.
         lent: Weights of a trainer in this process that it runs on, if any; held so that they stay as they are.
+        size: Bytes of its weights in the network; 0 while they aren't there.
     """
 
     slot: int | None
     lent: LentWeights | None = None
+    size: int = 0
 
 
 L = TypeVar("L", bound=Lodger)
@@ -53,12 +55,14 @@ class LodgingCounts:
 
     Attributes:
         placed: Adapters that have a place now.
+        in_network: Bytes of their weights.
         in_host_memory: Bytes of copies in host memory.
         evicted: How often one gave way.
         read: How often one was read again from the store.
     """
 
     placed: int
+    in_network: int
     in_host_memory: int
     evicted: int
     read: int
@@ -116,7 +120,7 @@ class Lodging(Generic[L]):
         self._reading: set[L] = set()
         self._arrived: queue.SimpleQueue[tuple[L, Adapter | Exception]] = queue.SimpleQueue()
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="sampler-adapters")
-        self._evicted = self._reads = 0
+        self._evicted = self._reads = self._bytes = 0
 
     @property
     def waits(self) -> bool:
@@ -129,10 +133,16 @@ class Lodging(Generic[L]):
         """How it stands; from any thread."""
         return LodgingCounts(
             placed=len(self._placed),
+            in_network=self._bytes,
             in_host_memory=self._copies.size,
             evicted=self._evicted,
             read=self._reads,
         )
+
+    def copied(self, lodger: L) -> int:
+        """Bytes of an adapter's copy in host memory; from any thread."""
+        adapter = self._copies.held.get(lodger)
+        return 0 if adapter is None else bytes_of(adapter)
 
     def add(self, lodger: L, adapter: Adapter | None) -> None:
         """Take in an adapter as it was read, or None if it is to be read when it is asked for.
@@ -260,6 +270,8 @@ class Lodging(Generic[L]):
 
     def _place(self, lodger: L, adapter: Adapter) -> None:
         lodger.slot = self._network.place(adapter)
+        lodger.size = bytes_of(adapter)
+        self._bytes += lodger.size
         self._placed[lodger] = None
         if self._most is not None and lodger.lent is None:
             self._copies.keep(lodger, adapter)
@@ -276,7 +288,8 @@ class Lodging(Generic[L]):
             assert lodger.slot is not None
             self._network.unload(lodger.slot)
             del self._placed[lodger]
-            lodger.slot = None
+            self._bytes -= lodger.size
+            lodger.slot, lodger.size = None, 0
         self._leaving.pop(lodger, None)
         self._unused.discard(lodger)
 

@@ -22,6 +22,9 @@ class Memory:
         pool: Keys and values.
         longest: The longest sequence.
         prefix_caching: Whether finished sequences stay for later prompts.
+
+    Attributes:
+        evicted: Finished sequences that gave up their places because others wanted them.
     """
 
     def __init__(self, pool: KVPool, longest: int, *, prefix_caching: bool = True) -> None:
@@ -29,6 +32,7 @@ class Memory:
         self.extents = Extents(pool.places, longest)
         self.index = PrefixIndex()
         self._caches = prefix_caching
+        self.evicted = 0
 
     @classmethod
     def within(
@@ -162,4 +166,5 @@ class Memory:
             if oldest is None:
                 return None
             self.drop(oldest)
+            self.evicted += 1
         return extent

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections import deque
-from collections.abc import Iterable
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from enum import Enum
 
 _KEPT = 4096
 
@@ -26,11 +27,44 @@ class Spread:
         return cls(p50=ordered[len(ordered) // 2], p99=ordered[min(len(ordered) - 1, len(ordered) * 99 // 100)])
 
 
+class Residence(Enum):
+    """Where the weights of a snapshot are."""
+
+    NETWORK = "network"
+    """In what computes: samples of it may run."""
+    HOST = "host"
+    """In host memory, for want of a place in the network."""
+    STORE = "store"
+    """In the store alone, from where they are read when they are asked for."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AdapterStats:
-    """What one snapshot was asked for.
+class Holding:
+    """How a snapshot is held now.
 
     Attributes:
+        residence: Where its weights are.
+        bytes: Memory of its weights in the network, as many as they are themselves; 0 while they aren't there.
+        host_bytes: Memory of a copy in host memory, which `max_adapters` makes the sampler keep; 0 without one.
+        under_way: Requests that run on it or wait for it.
+    """
+
+    residence: Residence
+    bytes: int = 0
+    host_bytes: int = 0
+    under_way: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdapterStats:
+    """What one snapshot was asked for, and how it is held.
+
+    Attributes:
+        residence: Where its weights are now.
+        bytes: Memory of its weights in the network; 0 while they aren't there.
+        host_bytes: Memory of a copy in host memory; 0 without one.
+        under_way: Requests that run on it now or wait for it.
+        rows: Tokens computed with it: those of prompts, and those drawn that were gone on from. Only grows.
         requests: Requests answered.
         generated_tokens: Tokens drawn.
         prompt_tokens: Prompt tokens of answered requests.
@@ -40,6 +74,11 @@ class AdapterStats:
         token_seconds: From one token of a sample to the next.
     """
 
+    residence: Residence = Residence.STORE
+    bytes: int = 0
+    host_bytes: int = 0
+    under_way: int = 0
+    rows: int = 0
     requests: int = 0
     generated_tokens: int = 0
     prompt_tokens: int = 0
@@ -47,6 +86,11 @@ class AdapterStats:
     queue_seconds: Spread = field(default_factory=Spread)
     first_token_seconds: Spread = field(default_factory=Spread)
     token_seconds: Spread = field(default_factory=Spread)
+
+    @property
+    def loaded(self) -> bool:
+        """Whether samples of it may run without waiting for its weights."""
+        return self.residence is Residence.NETWORK
 
 
 class Times:
@@ -60,7 +104,7 @@ class Times:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplerStats:
-    """What a sampler has done since it started. Counts only grow.
+    """What a sampler has done since it started, and how it stands. Counts only grow; what is so `now` doesn't.
 
     Attributes:
         requests: Requests answered with samples.
@@ -82,6 +126,13 @@ class SamplerStats:
         kv_tokens: Token places taken by running samples now.
         kv_cached: Token places that hold finished sequences for later prompts.
         kv_capacity: Token places there are.
+        kv_bytes: Memory of so many keys and values.
+        kv_evicted: Finished sequences that gave up their places because others wanted them.
+        adapters_loaded: Adapters that have a place in the network now, those that are on their way out included.
+        adapter_bytes: Memory of their weights.
+        adapter_host_bytes: Memory of copies of adapters in host memory now.
+        adapters_evicted: How often an adapter gave up its place to another.
+        adapters_read: How often an adapter was read again from the store because it was asked for.
         queue_seconds: From a request's arrival to its first place.
         first_token_seconds: From a request's arrival to its first token.
         token_seconds: From one token of a sample to the next.
@@ -108,6 +159,13 @@ class SamplerStats:
     kv_tokens: int = 0
     kv_cached: int = 0
     kv_capacity: int = 0
+    kv_bytes: int = 0
+    kv_evicted: int = 0
+    adapters_loaded: int = 0
+    adapter_bytes: int = 0
+    adapter_host_bytes: int = 0
+    adapters_evicted: int = 0
+    adapters_read: int = 0
     queue_seconds: Spread = field(default_factory=Spread)
     first_token_seconds: Spread = field(default_factory=Spread)
     token_seconds: Spread = field(default_factory=Spread)
@@ -124,6 +182,11 @@ class SamplerStats:
         """Prompt tokens per second of the steps that computed mostly prompts; 0 before the first."""
         return self.prefilled_tokens / self.prefill_seconds if self.prefill_seconds else 0.0
 
+    @property
+    def kv_occupancy(self) -> float:
+        """Share of the token places that running samples have now, 0 to 1; cached sequences make room for them."""
+        return self.kv_tokens / self.kv_capacity if self.kv_capacity else 0.0
+
 
 class Meter:
     """Counts in the engine's thread; `stats` is a consistent picture."""
@@ -136,6 +199,7 @@ class Meter:
         self.first: deque[float] = deque(maxlen=_KEPT)
         self.between: deque[float] = deque(maxlen=_KEPT)
         self._by_snapshot: dict[str, AdapterStats] = {}
+        self._rows = Counter[str]()
         self._times: dict[str, Times] = {}
 
     def queued(self, handle: str, seconds: float) -> None:
@@ -156,17 +220,22 @@ class Meter:
     def _times_of(self, handle: str) -> Times:
         return self._times.setdefault(handle, Times())
 
-    def _adapter_stats(self, handle: str) -> AdapterStats:
+    def _adapter_stats(self, handle: str, holding: Holding) -> AdapterStats:
         times = self._times_of(handle)
         return replace(
             self._by_snapshot.get(handle, AdapterStats()),
+            residence=holding.residence,
+            bytes=holding.bytes,
+            host_bytes=holding.host_bytes,
+            under_way=holding.under_way,
+            rows=self._rows[handle],
             queue_seconds=Spread.of(times.queue),
             first_token_seconds=Spread.of(times.first),
             token_seconds=Spread.of(times.between),
         )
 
-    def _forget_all_but(self, handles: tuple[str, ...]) -> None:
-        for handle in self._times.keys() - handles:
+    def _forget_all_but(self, handles: Iterable[str]) -> None:
+        for handle in self._times.keys() - set(handles):
             del self._times[handle]
 
     def answered(self, handle: str, *, samples: int, prompt: int, cached: int, generated: int) -> None:
@@ -188,8 +257,17 @@ class Meter:
         rate = self.samples / self.busy if self.samples and self.busy else 1.0
         return round(min(60.0, max(0.1, samples / rate)), 1)
 
-    def step(self, began: float, *, prefilled: int, drawn: int) -> None:
-        """Count a forward pass."""
+    def step(self, began: float, *, prefilled: int, drawn: int, rows: Iterable[tuple[str, int]] = ()) -> None:
+        """Count a forward pass.
+
+        Args:
+            began: When it began, by `time.perf_counter`.
+            prefilled: Prompt tokens that it computed.
+            drawn: Samples that drew a token.
+            rows: Tokens computed, by handle; one may come several times.
+        """
+        for handle, count in rows:
+            self._rows[handle] += count
         seconds = time.perf_counter() - began
         self.steps += 1
         self.busy += seconds
@@ -198,11 +276,13 @@ class Meter:
         self.prefilled += prefilled
         self.generated += drawn
 
-    def stats(
-        self, *, waiting: int, running: int, kv_tokens: int, kv_cached: int, kv_capacity: int, handles: tuple[str, ...]
-    ) -> SamplerStats:
-        """What was counted, and what is so now."""
-        self._forget_all_but(handles)
+    def stats(self, holdings: Mapping[str, Holding]) -> SamplerStats:
+        """What was counted.
+
+        Args:
+            holdings: How the snapshots that are served are held, by handle.
+        """
+        self._forget_all_but(holdings)
         return SamplerStats(
             requests=self.requests,
             failed=self.failed,
@@ -218,14 +298,9 @@ class Meter:
             busy_seconds=self.busy,
             prefill_seconds=self.prefill_busy,
             occupancy=self.generated / self.steps if self.steps else 0.0,
-            waiting=waiting,
-            running=running,
-            kv_tokens=kv_tokens,
-            kv_cached=kv_cached,
-            kv_capacity=kv_capacity,
             queue_seconds=Spread.of(self.queue),
             first_token_seconds=Spread.of(self.first),
             token_seconds=Spread.of(self.between),
-            snapshots=handles,
-            by_snapshot={handle: self._adapter_stats(handle) for handle in handles if handle in self._by_snapshot},
+            snapshots=tuple(holdings),
+            by_snapshot={handle: self._adapter_stats(handle, holding) for handle, holding in holdings.items()},
         )

@@ -64,6 +64,7 @@ class Network:
         vocab_size: Length of a row of logits.
         dtype: Of keys and values.
         layers: What each layer keeps for a token.
+        nbytes: Memory of the weights that it was made of, tied ones once.
 
     Args:
         model: Nobody else's; its layers are replaced.
@@ -79,6 +80,7 @@ class Network:
         self.config: PretrainedConfig = model.config
         self.vocab_size = int(model.config.get_text_config().vocab_size)
         self.dtype = next(model.parameters()).dtype
+        self.nbytes = sum(parameter.nbytes for parameter in model.parameters())
         self._plans, self._holder = Plans(next(model.parameters()).device), StepHolder()
         self._adapters: dict[int, Place] = {}
         self._taken: dict[int, set[int]] = {}

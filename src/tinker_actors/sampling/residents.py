@@ -15,6 +15,7 @@ from tinker_actors.models.vision import Vision
 from tinker_actors.policies import Handle, Snapshot, SnapshotStore
 from tinker_actors.policies.handover import handed_over
 from tinker_actors.sampling.lodging import Lodger, Lodging, bytes_of
+from tinker_actors.sampling.metrics import Holding, Residence
 from tinker_actors.sampling.networks import Network
 
 
@@ -114,6 +115,11 @@ class Residents:
         """What is served now."""
         with self._lock:
             return tuple(self._by_handle)
+
+    def holdings(self) -> dict[str, Holding]:
+        """How what is served now is held, by handle."""
+        with self._lock:
+            return {handle: self._holding(resident) for handle, resident in self._by_handle.items()}
 
     def held(self) -> int:
         """How many snapshots there are, those that leave included."""
@@ -215,9 +221,20 @@ class Residents:
             raise PolicyError(f"{handle} has {network.vocab_size} logits; {self._base.name} has {self.vocab_size}")
         return Checked(snapshot=snapshot, adapter=None, network=network)
 
+    def _holding(self, resident: Resident) -> Holding:
+        copied = self.lodging.copied(resident)
+        placed, kept = resident.slot is not None, copied or resident.lent is not None
+        return Holding(
+            residence=Residence.NETWORK if placed else Residence.HOST if kept else Residence.STORE,
+            bytes=resident.size,
+            host_bytes=copied,
+            under_way=resident.pins,
+        )
+
     def _place(self, entry: Checked) -> Resident:
         if entry.network is not None:
-            return Resident(snapshot=entry.snapshot, network=entry.network, slot=0, lent=entry.lent)
+            size = entry.network.nbytes
+            return Resident(snapshot=entry.snapshot, network=entry.network, slot=0, lent=entry.lent, size=size)
         resident = Resident(snapshot=entry.snapshot, network=self._lora, slot=None, lent=entry.lent)
         self.lodging.add(resident, entry.adapter)
         return resident

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tinker_actors.actors import Actor, concurrent
 from tinker_actors.data import TurnEnd
 from tinker_actors.errors import ContextOverflowError, PolicyError, SamplingError, UnknownPolicyError
 from tinker_actors.sampling.backends.contract import Drawn, Loaded, SnapshotEngine
-from tinker_actors.sampling.metrics import Meter, SamplerStats
+from tinker_actors.sampling.metrics import Holding, Meter, Residence, SamplerStats
 from tinker_actors.sampling.requests import (
     EngineDiedError,
     InvalidRequestError,
@@ -148,14 +148,11 @@ class EngineSampler(Actor):
     async def stats(self) -> SamplerStats:
         """What was done since the start; what only the engine knows, such as its memory, is 0."""
         self._count_time()
-        return self._meter.stats(
-            waiting=0,
-            running=self._under_way,
-            kv_tokens=0,
-            kv_cached=0,
-            kv_capacity=0,
-            handles=tuple(self._served),
-        )
+        holdings = {
+            handle: Holding(residence=Residence.NETWORK, under_way=served.pins)
+            for handle, served in self._served.items()
+        }
+        return replace(self._meter.stats(holdings), running=self._under_way)
 
     async def _serve_into(self, done: asyncio.Queue[tuple[int, _Result]], place: int, request: SamplingRequest) -> None:
         try:
