@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from fastapi import FastAPI, Request
 from starlette.responses import Response
@@ -10,6 +10,7 @@ from starlette.responses import Response
 from tinker_actors.gateway.gate import Admit, Gate, everybody
 from tinker_actors.gateway.refusals import RefusalError
 from tinker_actors.gateway.runtime import Runtime
+from tinker_actors.gateway.serving import Serving
 from tinker_actors.gateway.writing import json_response, refusal_response
 
 
@@ -20,10 +21,15 @@ class Gateway:
     Attributes:
         runtime: The actors.
         admit: Who is let in.
+        serving: Loads snapshots into the samplers.
     """
 
     runtime: Runtime
     admit: Admit = everybody
+    serving: Serving = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.serving = Serving(self.runtime)
 
 
 def create_app(gateway: Gateway) -> FastAPI:
