@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.text import Text
 
+from tinker_actors.console.api_keys import add_api_keys
 from tinker_actors.console.policies import add_policies
 from tinker_actors.console.seeing import add_play, add_rollouts
 from tinker_actors.errors import ActorError, TinkerActorsError
@@ -79,6 +80,7 @@ def _parser() -> argparse.ArgumentParser:
     add_policies(commands)
     environments = commands.add_parser("environments", help="list the shipped environments")
     environments.set_defaults(call=_environments)
+    _add_keys(commands)
     _add_hosts(commands)
     _add_looking(commands)
     return parser
@@ -148,12 +150,6 @@ def _add_models(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
 
 
 def _add_hosts(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    keys = commands.add_parser("keys", help="make key pairs for a mesh over several hosts")
-    keys.add_argument("folder", metavar="FOLDER", help="gets NAME.secret for each host, and the list `allowed`")
-    keys.add_argument(
-        "names", metavar="NAME", nargs="+", help="a host; the first one ever made is the one that listens"
-    )
-    keys.set_defaults(call=_keys)
     node = commands.add_parser("node", help="join a mesh on another host and serve its actors")
     node.add_argument("--join", metavar="URL", required=True, help="where the mesh listens: tcp://HOST:PORT")
     node.add_argument("--keys", metavar="FILE", help="this host's .secret file; needed unless the mesh is on this host")
@@ -175,6 +171,18 @@ def _add_hosts(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--patience", type=float, default=30.0, help="seconds that a cut link has to heal (default: %(default)s)"
     )
     node.set_defaults(call=_node)
+
+
+def _add_keys(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    keys = commands.add_parser("keys", help="API keys of a gateway, and key pairs of a mesh over several hosts")
+    actions = keys.add_subparsers(dest="action", required=True, metavar="ACTION")
+    add_api_keys(actions)
+    mesh = actions.add_parser("mesh", help="make key pairs for a mesh over several hosts")
+    mesh.add_argument("folder", metavar="FOLDER", help="gets NAME.secret for each host, and the list `allowed`")
+    mesh.add_argument(
+        "names", metavar="NAME", nargs="+", help="a host; the first one ever made is the one that listens"
+    )
+    mesh.set_defaults(call=_mesh_keys)
 
 
 def _run(options: argparse.Namespace, overrides: Sequence[str]) -> int:
@@ -207,7 +215,7 @@ def _environments(_options: argparse.Namespace, _overrides: Sequence[str]) -> in
     return list_environments()
 
 
-def _keys(options: argparse.Namespace, _overrides: Sequence[str]) -> int:
+def _mesh_keys(options: argparse.Namespace, _overrides: Sequence[str]) -> int:
     from tinker_actors.console.hosts import make_keys
 
     return make_keys(options.folder, options.names)

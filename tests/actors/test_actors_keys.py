@@ -59,7 +59,7 @@ def test_the_command_makes_private_files_and_prints_public_keys(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     keys = tmp_path / "keys"
-    assert main(["keys", str(keys), "head", "worker"]) == 0
+    assert main(["keys", "mesh", str(keys), "head", "worker"]) == 0
     printed = capsys.readouterr().out
     files = sorted(path.name for path in keys.iterdir())
     assert files == ["allowed", "head.secret", "worker.secret"]
@@ -69,11 +69,11 @@ def test_the_command_makes_private_files_and_prints_public_keys(
     assert head.allowed == worker.allowed == {head.public, worker.public}
     assert worker.server == head.public
     assert head.secret not in printed + repr(head)
-    assert main(["keys", str(keys), "late"]) == 0
+    assert main(["keys", "mesh", str(keys), "late"]) == 0
     late = Keys.load(keys / "late.secret")
     assert late.server == head.public
     assert Keys.load(keys / "late.secret", server="worker").server == worker.public
-    assert main(["keys", str(keys), "other", "head"]) == 2
+    assert main(["keys", "mesh", str(keys), "other", "head"]) == 2
     assert not (keys / "other.secret").exists()
     assert Keys.load(keys / "head.secret").public == head.public
 

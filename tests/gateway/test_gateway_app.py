@@ -19,7 +19,7 @@ async def test_the_gateway_serves_its_models_and_says_that_it_is_well(tmp_path: 
         with pytest.raises(RefusalError, match="'tiny-llama', which is not served"):
             runtime.engines_of("tiny-llama")
         transport = httpx.ASGITransport(create_app(Gateway(runtime=runtime)))
-        async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as client:
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
             assert (await client.get("/healthz")).json() == {"status": "ok"}
 
 
@@ -36,7 +36,7 @@ async def test_who_is_not_admitted_gets_no_further_than_the_gate(tmp_path: Path)
 
     async with Runtime(tmp_path, [], in_process=True) as runtime:
         transport = httpx.ASGITransport(create_app(Gateway(runtime=runtime, admit=nobody)))
-        async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as client:
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
             assert (await client.get("/healthz")).status_code == 200
             refused = await client.get("/openapi.json")
             assert (refused.status_code, refused.json()["code"]) == (401, "no_api_key")

@@ -81,7 +81,7 @@ class JoinedMesh(MeshView):
         super().__init__(None, None)
         self._endpoint = Endpoint.parse(url)
         if keys is None and not self._endpoint.is_loopback:
-            raise ConfigError(f"joining {url} on another host needs keys (`keys=`, see `tinker-actors keys`)")
+            raise ConfigError(f"joining {url} on another host needs keys (`keys=`, see `tinker-actors keys mesh`)")
         self._keys = keys
         self._name = name or f"{socket.gethostname()}-{os.getpid()}-{id(self):x}"
         self._listen = None if listen is None else Endpoint.parse(listen)

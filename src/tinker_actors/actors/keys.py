@@ -41,7 +41,7 @@ class Keys:
     def __post_init__(self) -> None:
         for key in (self.public, self.secret, self.server, *self.allowed):
             if not _KEY.fullmatch(key):
-                raise ConfigError("a key is 40 characters of Z85, as `tinker-actors keys` makes them")
+                raise ConfigError("a key is 40 characters of Z85, as `tinker-actors keys mesh` makes them")
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, server: str | None = None) -> Keys:
@@ -125,7 +125,7 @@ def _read_secret(path: Path) -> tuple[str, str]:
     except (OSError, ValueError, KeyError) as error:
         if isinstance(error, ConfigError):
             raise
-        raise ConfigError(f"{path} is no secret key of `tinker-actors keys`: {error}") from error
+        raise ConfigError(f"{path} is no secret key of `tinker-actors keys mesh`: {error}") from error
 
 
 def _read_allowed(path: Path) -> dict[str, str]:

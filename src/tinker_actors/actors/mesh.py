@@ -105,7 +105,7 @@ class Mesh(MeshView):
         if self._listen is not None and keys is None and not self._listen.is_loopback:
             raise ConfigError(
                 f"{listen} can be reached from other hosts: listening there needs keys (`keys=`, see "
-                "`tinker-actors keys`); without keys listen on 127.0.0.1"
+                "`tinker-actors keys mesh`); without keys listen on 127.0.0.1"
             )
         self._keys = keys
         self._ping = ping

@@ -1,4 +1,4 @@
-"""`tinker-actors keys` and `tinker-actors node`: meshes over several hosts."""
+"""`tinker-actors keys mesh` and `tinker-actors node`: meshes over several hosts."""
 
 from __future__ import annotations
 

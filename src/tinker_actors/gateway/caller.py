@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal, TypeAlias, get_args
+from typing import Annotated, Any, TypeAlias
 
 from fastapi import Depends, Request
 
-Scope: TypeAlias = Literal["train", "sample", "jobs", "read", "admin"]
-"""What a key may do: train and store policies, sample, submit and end jobs, look at the tenant's own, all of it for
-every tenant."""
-
-SCOPES: frozenset[Scope] = frozenset(get_args(Scope))
+from tinker_actors.gateway.refusals import RefusalError
+from tinker_actors.gateway.scopes import SCOPES, Scope
 
 LOCAL_TENANT = "local"
 """Whose everything is on a gateway without keys, which only the same host can reach."""
@@ -51,3 +48,31 @@ def _caller(request: Request) -> Caller:
 
 CallerOf: TypeAlias = Annotated[Caller, Depends(_caller)]
 """A route's parameter: who asks. The gate has let it in; whether an id is its tenant's is for the route to check."""
+
+
+class Needs:
+    """Lets a caller pass that has one of some scopes; `needs` makes it a dependency."""
+
+    def __init__(self, scopes: tuple[Scope, ...]) -> None:
+        self.scopes = scopes
+
+    def __call__(self, caller: CallerOf) -> None:
+        """Check.
+
+        Raises:
+            RefusalError: 403; says which scopes would do.
+        """
+        if not any(caller.may(scope) for scope in self.scopes):
+            raise RefusalError(
+                403, f"the API key may not do this; it needs the scope {' or '.join(self.scopes)}", code="missing_scope"
+            )
+
+
+def needs(*scopes: Scope) -> Any:
+    """A dependency that refuses callers without any of these scopes; one with `admin` always passes.
+
+        @router.post("/optim_step", dependencies=[needs("train")])
+
+    Every route that isn't open to everybody has one, or its router has.
+    """
+    return Depends(Needs(scopes))
