@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -11,8 +13,9 @@ from hypothesis import strategies as st
 from tests.scheduler.job_material import request
 
 from tinker_actors.errors import JobError, JobStateError, UnknownJobError
+from tinker_actors.scheduler.job_records import JobQuery
 from tinker_actors.scheduler.job_store import JobStore
-from tinker_actors.scheduler.states import TRANSITIONS, JobState, Reason
+from tinker_actors.scheduler.states import TRANSITIONS, JobKind, JobState, Reason
 
 REASONS = {
     JobState.QUEUED: Reason.INTERRUPTED,
@@ -75,6 +78,32 @@ def test_what_was_stored_is_there_in_another_process_life(tmp_path: Path):
     assert again.starts == 1
     store.close()
     again.close()
+
+
+def test_jobs_are_found_page_by_page_newest_first_and_only_those_of_the_tenant(tmp_path: Path):
+    store = JobStore(tmp_path / "jobs.sqlite")
+    mine = [store.add(replace(request("0"), name=f"Run {number}", tenant="mine")) for number in range(5)]
+    theirs = store.add(replace(request("0"), name="Run 0", tenant="theirs"))
+    store.move(mine[1].id, JobState.CANCELLED, Reason.CANCEL_ASKED)
+
+    def found(tenant: str | None = "mine", **query: Any) -> list[str]:
+        return [job.id for job in store.search(JobQuery(**query), tenant)]
+
+    newest = [job.id for job in reversed(mine)]
+    assert found() == newest
+    assert found(limit=2) == newest[:2]
+    assert found(limit=2, before=mine[3].number) == newest[2:4]
+    assert found(states=(JobState.CANCELLED,)) == [mine[1].id]
+    assert found(kinds=(JobKind.SFT,)) == []
+    assert found(text="rUN 3") == found(text=mine[3].id) == [mine[3].id]
+    assert found(None, text="run 0") == [theirs.id, mine[0].id]
+    assert found(text="%") == found(text="_") == []
+    assert {state.value: count for state, count in store.counts("mine").items() if count} == {
+        "queued": 4,
+        "cancelled": 1,
+    }
+    assert sum(store.counts().values()) == 6
+    store.close()
 
 
 def test_what_cannot_be_used_is_named(tmp_path: Path):

@@ -85,6 +85,25 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class JobQuery:
+    """Which jobs somebody wants to see, the newest first.
+
+    Attributes:
+        states: In one of these; in any if empty.
+        kinds: Of one of these; of any if empty.
+        text: Part of the name, in letters of either case, or of the id.
+        before: Only those whose number is lower: how to go on from the last one of a page.
+        limit: How many at most.
+    """
+
+    states: tuple[JobState, ...] = ()
+    kinds: tuple[JobKind, ...] = ()
+    text: str = ""
+    before: int | None = None
+    limit: int = 50
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Transition:
     """One line of a job's log.
 

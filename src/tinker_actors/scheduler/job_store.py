@@ -11,14 +11,14 @@ import logging
 import secrets
 import sqlite3
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from tinker_actors.errors import JobError, UnknownJobError
-from tinker_actors.scheduler.job_records import Job, JobRequest, Transition
+from tinker_actors.scheduler.job_records import Job, JobQuery, JobRequest, Transition
 from tinker_actors.scheduler.resources import Resources
 from tinker_actors.scheduler.states import JobKind, JobState, Reason, moves
 
@@ -75,13 +75,15 @@ class JobStore:
 
     Args:
         path: The database; made if it isn't there.
+        on_change: Called with a job that was added or has moved, once that is on disk. It must not raise.
 
     Raises:
         JobError: The file can't be used.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, on_change: Callable[[Job], None] = lambda _: None) -> None:
         self.path = path
+        self._on_change = on_change
         try:
             self._db = sqlite3.connect(path, isolation_level=None, timeout=10.0)
         except sqlite3.Error as error:
@@ -139,7 +141,9 @@ class JobStore:
             columns, marks = ", ".join(values), ", ".join(f":{name}" for name in values)
             self._db.execute(f"INSERT INTO jobs ({columns}) VALUES ({marks})", values)
             self._log(job, 0, now, None, JobState.QUEUED, Reason.SUBMITTED, "")
-            return self.get(job)
+            added = self.get(job)
+        self._on_change(added)
+        return added
 
     def get(self, job: str) -> Job:
         """A job.
@@ -160,10 +164,35 @@ class JobStore:
             tenant: Whose; everybody's if None.
         """
         asked = states or tuple(JobState)
-        marks = ", ".join("?" for _ in asked)
-        query = f"SELECT * FROM jobs WHERE state IN ({marks}) AND (? IS NULL OR tenant = ?) ORDER BY number"
+        query = f"SELECT * FROM jobs WHERE state IN ({_marks(asked)}) AND (? IS NULL OR tenant = ?) ORDER BY number"
         rows = self._db.execute(query, (*(state.value for state in asked), tenant, tenant)).fetchall()
         return [_job(row) for row in rows]
+
+    def search(self, query: JobQuery, tenant: str | None = None) -> list[Job]:
+        """Jobs that a query asks for, the newest first.
+
+        Args:
+            query: Which of them, and how many.
+            tenant: Whose; everybody's if None.
+        """
+        states, kinds = query.states or tuple(JobState), query.kinds or tuple(JobKind)
+        found = self._db.execute(
+            f"SELECT * FROM jobs WHERE state IN ({_marks(states)}) AND kind IN ({_marks(kinds)})"
+            " AND (? IS NULL OR tenant = ?) AND (? IS NULL OR number < ?)"
+            " AND (instr(lower(name), lower(?)) OR instr(id, ?)) ORDER BY number DESC LIMIT ?",
+            (
+                *(state.value for state in states),
+                *(kind.value for kind in kinds),
+                *(tenant, tenant, query.before, query.before, query.text, query.text, query.limit),
+            ),
+        )
+        return [_job(row) for row in found]
+
+    def counts(self, tenant: str | None = None) -> dict[JobState, int]:
+        """How many jobs are in each state, of a tenant or of all."""
+        query = "SELECT state, COUNT(*) FROM jobs WHERE ? IS NULL OR tenant = ? GROUP BY state"
+        found = dict(self._db.execute(query, (tenant, tenant)).fetchall())
+        return {state: found.get(state.value, 0) for state in JobState}
 
     def transitions(self, job: str) -> list[Transition]:
         """A job's log, oldest first."""
@@ -205,7 +234,9 @@ class JobStore:
                 " devices = ? WHERE id = ?",
                 (now, json.dumps(list(devices)), job),
             )
-            return self._move(self.get(job), JobState.STARTING, Reason.DISPATCHED, "", now)
+            moved = self._move(self.get(job), JobState.STARTING, Reason.DISPATCHED, "", now)
+        self._on_change(moved)
+        return moved
 
     def move(
         self, job: str, wanted: JobState, reason: Reason, detail: str = "", *, attempt: int | None = None
@@ -233,7 +264,9 @@ class JobStore:
                 return None
             if not moves(job, present.state, wanted):
                 return present
-            return self._move(present, wanted, reason, detail, time.time())
+            moved = self._move(present, wanted, reason, detail, time.time())
+        self._on_change(moved)
+        return moved
 
     def _move(self, job: Job, wanted: JobState, reason: Reason, detail: str, now: float) -> Job:
         failed = reason in (Reason.ERROR, Reason.CRASHED, Reason.START_FAILED)
@@ -277,6 +310,10 @@ class JobStore:
                 raise
         except sqlite3.Error as error:
             raise JobError(f"job store {self.path} can't be used: {error}") from error
+
+
+def _marks(values: Sequence[object]) -> str:
+    return ", ".join("?" for _ in values)
 
 
 def _job(row: sqlite3.Row) -> Job:

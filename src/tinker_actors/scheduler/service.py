@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 from tinker_actors.actors import Actor, ActorFailure, concurrent
 from tinker_actors.errors import UnknownJobError
-from tinker_actors.scheduler.job_records import Job, JobRequest, Transition
+from tinker_actors.scheduler.followers import Followers
+from tinker_actors.scheduler.job_records import Job, JobQuery, JobRequest, Transition
 from tinker_actors.scheduler.queue import Rules
 from tinker_actors.scheduler.resources import Resources
 from tinker_actors.scheduler.states import JobState
@@ -41,6 +43,7 @@ class Scheduler(Actor):
         save_grace: float = 120.0,
         command: Command = task_server_command,
     ) -> None:
+        self._followers = Followers()
         self._supervisor = Supervisor(
             Path(root),
             capacity,
@@ -50,6 +53,7 @@ class Scheduler(Actor):
             save_grace=save_grace,
             command=command,
             on_failure=lambda error: self.ref.tell.fail(str(error)),
+            on_change=self._followers.tell,
         )
         self._started = False
 
@@ -82,6 +86,25 @@ class Scheduler(Actor):
     async def jobs(self, states: tuple[JobState, ...] = (), tenant: str | None = None) -> list[Job]:
         """Jobs in the order of their submission: those in one of the states, or in any if none is given."""
         return self._supervisor.store.jobs(*states, tenant=tenant)
+
+    async def search(self, query: JobQuery, tenant: str | None = None) -> list[Job]:
+        """Jobs that a query asks for, the newest first."""
+        return self._supervisor.store.search(query, tenant)
+
+    async def counts(self, tenant: str | None = None) -> dict[JobState, int]:
+        """How many jobs are in each state."""
+        return self._supervisor.store.counts(tenant)
+
+    @concurrent
+    async def changes(self, tenant: str | None = None) -> AsyncIterator[Job | None]:
+        """None at once, and then every job that is submitted or moves after that, as it stands.
+
+        Nobody waits for a slow reader: it gets each job as it stands last, and skips what was overtaken meanwhile.
+        """
+        with self._followers.joined(tenant) as follower:
+            yield None
+            while True:
+                yield await follower.next()
 
     async def transitions(self, job: str, tenant: str | None = None) -> list[Transition]:
         """How a job came to where it stands, oldest first.

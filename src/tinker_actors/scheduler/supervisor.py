@@ -52,6 +52,7 @@ class Supervisor:
         command: What a job's process is.
         on_failure: Called once with the error if the store fails while nobody asks for anything. The supervisor starts
             nothing more then, and stops its processes; the next one finds what became of them.
+        on_change: Called with every job that was added or has moved, once that is on disk.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class Supervisor:
         save_grace: float = 120.0,
         command: Command = task_server_command,
         on_failure: Callable[[Exception], None] | None = None,
+        on_change: Callable[[Job], None] = lambda _: None,
     ) -> None:
         self._root = root.resolve()
         self._rules = rules or Rules()
@@ -73,6 +75,7 @@ class Supervisor:
         self._save_grace = save_grace
         self._command = command
         self._on_failure = on_failure
+        self._on_change = on_change
         self.ledger = Ledger(capacity)
         self._children: dict[str, TaskChild] = {}
         self._reservation: Reservation | None = None
@@ -97,7 +100,7 @@ class Supervisor:
             raise JobError(f"scheduler folder {self._root} is in use by another scheduler; give another folder")
         self._lock = lock
         try:
-            self.store = JobStore(self._root / "jobs.sqlite")
+            self.store = JobStore(self._root / "jobs.sqlite", on_change=self._on_change)
         except JobError:
             os.close(lock)
             raise
