@@ -94,7 +94,7 @@ def test_jobs_are_found_page_by_page_newest_first_and_only_those_of_the_tenant(t
     assert found(limit=2) == newest[:2]
     assert found(limit=2, before=mine[3].number) == newest[2:4]
     assert found(states=(JobState.CANCELLED,)) == [mine[1].id]
-    assert found(kinds=(JobKind.SFT,)) == []
+    assert found(kinds=(JobKind.RL_LORA,)) == []
     assert found(text="rUN 3") == found(text=mine[3].id) == [mine[3].id]
     assert found(None, text="run 0") == [theirs.id, mine[0].id]
     assert found(text="%") == found(text="_") == []
