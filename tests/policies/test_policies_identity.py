@@ -14,6 +14,14 @@ def test_a_handle_reads_back_what_it_writes():
     assert Handle.parse(str(handle)) == handle
 
 
+def test_an_id_may_have_parts_joined_by_colons_and_its_folder_has_none():
+    handle = Handle.parse("tinker://0f3c-12:train:1/weights/final")
+    assert handle.policy_id == "0f3c-12:train:1"
+    folder = handles.folder_of(handle.policy_id)
+    assert ":" not in folder
+    assert handles.policy_of(folder) == handle.policy_id
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -31,6 +39,12 @@ def test_a_handle_reads_back_what_it_writes():
         "file://a/weights/x",
         "tinker://a/weights",
         "tinker://a/weights/" + "x" * 129,
+        "tinker://a/weights/x:y",
+        "tinker://a::b/weights/x",
+        "tinker://a:/weights/x",
+        "tinker://:a/weights/x",
+        "tinker://a:../weights/x",
+        "tinker://a=b/weights/x",
         "",
     ],
 )

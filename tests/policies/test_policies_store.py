@@ -44,6 +44,16 @@ def test_a_published_snapshot_is_found_again_with_all_it_says(store):
     reader.verify(second)
 
 
+def test_an_id_with_colons_is_stored_and_listed_under_its_own_name(store):
+    snapshot = publish(store, policy="s:train:1")
+    assert snapshot.handle == "tinker://s:train:1/sampler_weights/000001"
+    assert store.get(snapshot.handle) == snapshot
+    assert store.policies() == ("s:train:1",)
+    assert ":" not in str(store.fetch(snapshot).relative_to(store.root))
+    store.pin(snapshot.handle)
+    assert store.pinned("s:train:1") == {snapshot.handle}
+
+
 def test_the_unknown_is_an_error(store):
     with pytest.raises(UnknownPolicyError, match="p"):
         store.latest("p")

@@ -2,35 +2,68 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Self
 
 from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
 from starlette.responses import Response
 
+from tinker_actors.errors import TinkerActorsError
 from tinker_actors.gateway.admission import Admission
+from tinker_actors.gateway.faults import fault_of
+from tinker_actors.gateway.futures import Futures
 from tinker_actors.gateway.gate import Admit, Gate
+from tinker_actors.gateway.records import Records
 from tinker_actors.gateway.refusals import RefusalError
 from tinker_actors.gateway.runtime import Runtime
 from tinker_actors.gateway.serving import Serving
+from tinker_actors.gateway.tinker.app import router as tinker_router
 from tinker_actors.gateway.writing import json_response, refusal_response
 
 
 @dataclass(slots=True, kw_only=True)
 class Gateway:
-    """What the routes share; a route finds it at `request.app.state.gateway`.
+    """What the routes share; a route finds it at `request.app.state.gateway`. Enter it to serve, leave it to end.
+
+        async with Runtime(root, models) as runtime, Gateway(runtime=runtime) as gateway:
+            app = create_app(gateway)
 
     Attributes:
-        runtime: The actors.
+        runtime: The actors; entered before, left after.
         admit: Who is let in; programs of the same host alone, if nothing else is said.
         serving: Loads snapshots into the samplers.
+        records: What is remembered over a restart.
+        futures: Answers that clients come back for.
     """
 
     runtime: Runtime
     admit: Admit = field(default_factory=Admission)
+    records: Records = field(init=False)
+    futures: Futures = field(init=False)
     serving: Serving = field(init=False)
+    _stack: contextlib.AsyncExitStack = field(init=False, default_factory=contextlib.AsyncExitStack)
 
     def __post_init__(self) -> None:
+        self.futures = Futures()
         self.serving = Serving(self.runtime)
+
+    async def __aenter__(self) -> Self:
+        """Start what the routes need beside the actors."""
+        async with contextlib.AsyncExitStack() as stack:
+            self.records = Records(self.runtime.root / "gateway.sqlite")
+            stack.callback(self.records.close)
+            stack.push_async_callback(self.futures.close)
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End it, in the reverse order."""
+        await self._stack.__aexit__(kind, error, trace)
 
 
 def create_app(gateway: Gateway) -> FastAPI:
@@ -38,7 +71,11 @@ def create_app(gateway: Gateway) -> FastAPI:
     app = FastAPI(title="tinker_actors", docs_url=None, redoc_url=None, openapi_url="/openapi.json")
     app.state.gateway = gateway
     app.add_exception_handler(RefusalError, refused)
+    app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(TinkerActorsError, _failed)
+    app.add_exception_handler(Exception, _failed)
     app.add_api_route("/healthz", _health, methods=["GET"])
+    app.include_router(tinker_router)
     app.add_middleware(Gate, admit=gateway.admit)
     return app
 
@@ -51,3 +88,14 @@ async def refused(request: Request, error: Exception) -> Response:
     """What a route refused, in the form of its API."""
     assert isinstance(error, RefusalError)
     return refusal_response(request.url.path, error)
+
+
+async def _invalid(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    wrong = [f"{'.'.join(map(str, found['loc'][1:])) or 'body'}: {found['msg']}" for found in error.errors()]
+    return refusal_response(request.url.path, RefusalError(422, "; ".join(wrong), code="invalid_request"))
+
+
+async def _failed(request: Request, error: Exception) -> Response:
+    refusal = fault_of(error, during=f"{request.method} {request.url.path}").refusal()
+    return refusal_response(request.url.path, refusal)

@@ -70,6 +70,7 @@ class Runtime:
         self.root = Path(root)
         self.models = tuple(models)
         self.engines: dict[str, Engines] = {}
+        self._lengths: dict[str, int] = {}
         self._nodes = 1 if in_process else 1 + len(models)
         self._stack = AsyncExitStack()
 
@@ -106,6 +107,14 @@ class Runtime:
                 400, f"base_model is {model!r}, which is not served; {sorted(self.engines)} are", code="unknown_model"
             )
         return self.engines[model]
+
+    async def context_length(self, model: str) -> int:
+        """Longest sequence in tokens that a served model takes, once it is loaded."""
+        if model not in self._lengths:
+            engines = self.engines_of(model)
+            longest = await engines.trainer.context_length()
+            self._lengths[model] = min(longest, engines.served.sampler.get("context_length") or longest)
+        return self._lengths[model]
 
     async def _start(self, served: ServedModel, *, node: int) -> Engines:
         common = {"base_model": served.catalogue_name, "store": str(self.store), "dtype": served.dtype, "node": node}

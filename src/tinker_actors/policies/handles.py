@@ -13,22 +13,48 @@ HandleKind: TypeAlias = Literal["sampler_weights", "weights"]
 
 SCHEME = "tinker://"
 
+_LONGEST = 128
+
 # The first character is no dot and no slash is allowed, so that a name is one path component below the store's root.
-_SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", re.ASCII)
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*", re.ASCII)
+
+_ALLOWED = "1 to 128 letters, digits, dots, dashes and underscores are needed, the first a letter or digit"
 
 
 def check_id(what: str, value: str) -> str:
-    """`value`, if it may name a policy, snapshot or checkpoint.
+    """`value`, if it may name a policy: such names, joined by single colons, as in `SESSION:train:1`.
 
     Raises:
         PolicyError: It is empty, longer than 128 characters, or has a character that could leave its folder.
     """
-    if not _SAFE.fullmatch(value):
-        raise PolicyError(
-            f"{what} is {value!r}; 1 to 128 letters, digits, dots, dashes and underscores are needed, "
-            "the first a letter or digit"
-        )
+    if len(value) > _LONGEST or not all(map(_NAME.fullmatch, value.split(":"))):
+        raise PolicyError(f"{what} is {value!r}; {_ALLOWED}, and of each part where single colons join several")
     return value
+
+
+def check_name(what: str, value: str) -> str:
+    """`value`, if it may name one snapshot or checkpoint of a policy.
+
+    Raises:
+        PolicyError: It is empty, longer than 128 characters, or has a character that could leave its folder.
+    """
+    if len(value) > _LONGEST or not _NAME.fullmatch(value):
+        raise PolicyError(f"{what} is {value!r}; {_ALLOWED}")
+    return value
+
+
+def folder_of(policy_id: PolicyId) -> str:
+    """The name of a policy's folder: its id with `=` for `:`, which not every file system or tool takes.
+
+    >>> folder_of("0f3c:train:1")
+    '0f3c=train=1'
+    """
+    return policy_id.replace(":", "=")
+
+
+def policy_of(folder: str) -> PolicyId:
+    """The policy that a folder is of; no id has `=`, so that no two have one folder."""
+    return folder.replace("=", ":")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +78,7 @@ class Handle:
 
     def __post_init__(self) -> None:
         check_id("policy id", self.policy_id)
-        check_id("handle name", self.name)
+        check_name("handle name", self.name)
         if self.kind not in get_args(HandleKind):
             raise PolicyError(f"handle kind is {self.kind!r}; {' or '.join(get_args(HandleKind))} is needed")
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tinker_actors.errors import UnknownPolicyError
-from tinker_actors.policies.handles import Handle, HandleKind, PolicyId
+from tinker_actors.policies.handles import Handle, HandleKind, PolicyId, folder_of, policy_of
 from tinker_actors.policies.places import PINS
 from tinker_actors.policies.sealing import Manifest, discard, seal, verify
 
@@ -26,18 +26,18 @@ class LocalPlace:
 
     def policies(self) -> list[PolicyId]:
         """Policies that have something here."""
-        return [path.name for path in self.root.iterdir() if path.is_dir()] if self.root.is_dir() else []
+        return [policy_of(path.name) for path in self.root.iterdir() if path.is_dir()] if self.root.is_dir() else []
 
     def names(self, policy_id: PolicyId, kind: HandleKind) -> list[str]:
         """What of a policy and kind is here."""
-        folder = self.root / policy_id / kind
+        folder = self.root / folder_of(policy_id) / kind
         if not folder.is_dir():
             return []
         return sorted(path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
 
     def manifests(self, policy_id: PolicyId, kind: HandleKind) -> list[Manifest]:
         """The manifests of all of a policy and kind."""
-        folder = self.root / policy_id / kind
+        folder = self.root / folder_of(policy_id) / kind
         return [Manifest.load(folder / name) for name in self.names(policy_id, kind)]
 
     def manifest(self, handle: Handle) -> Manifest | None:
@@ -51,7 +51,7 @@ class LocalPlace:
 
     def take_number(self, policy_id: PolicyId, kind: HandleKind) -> int:
         """The next number, on disk as taken before it is returned; never the same one to two processes."""
-        folder = self.root / policy_id / kind
+        folder = self.root / folder_of(policy_id) / kind
         folder.mkdir(parents=True, exist_ok=True)
         with (folder / ".numbers").open("a+", encoding="ascii") as file:
             fcntl.flock(file, fcntl.LOCK_EX)  # released when the file closes
@@ -85,12 +85,12 @@ class LocalPlace:
 
     def pins(self, policy_id: PolicyId, kind: HandleKind) -> frozenset[str]:
         """Names of what is pinned."""
-        folder = self.root / policy_id / PINS / kind
+        folder = self.root / folder_of(policy_id) / PINS / kind
         return frozenset(path.name for path in folder.iterdir()) if folder.is_dir() else frozenset()
 
     def pin(self, handle: Handle, *, pinned: bool) -> None:
         """Pin a directory, or take the pin away."""
-        mark = self.root / handle.policy_id / PINS / handle.kind / handle.name
+        mark = self.root / folder_of(handle.policy_id) / PINS / handle.kind / handle.name
         if pinned:
             mark.parent.mkdir(parents=True, exist_ok=True)
             mark.touch()
@@ -98,4 +98,4 @@ class LocalPlace:
             mark.unlink(missing_ok=True)
 
     def _path(self, handle: Handle) -> Path:
-        return self.root / handle.policy_id / handle.kind / handle.name
+        return self.root / folder_of(handle.policy_id) / handle.kind / handle.name

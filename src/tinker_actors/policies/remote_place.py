@@ -13,7 +13,7 @@ from typing import Any, cast
 from tinker_actors.errors import ConfigError, SnapshotCorruptError, StoreError, TinkerActorsError, UnknownPolicyError
 from tinker_actors.models.cache import cache_dir
 from tinker_actors.policies.fetched import FetchedCopies
-from tinker_actors.policies.handles import Handle, HandleKind, PolicyId
+from tinker_actors.policies.handles import Handle, HandleKind, PolicyId, folder_of, policy_of
 from tinker_actors.policies.places import PINS
 from tinker_actors.policies.sealing import MANIFEST, Manifest, digests
 
@@ -59,12 +59,12 @@ class RemotePlace:
         with self._asked("list"), contextlib.suppress(FileNotFoundError):
             self._fs.invalidate_cache()
             entries = cast(list[dict[str, Any]], self._fs.ls(self._base, detail=True))
-            return [_last(str(entry["name"])) for entry in entries if entry["type"] == "directory"]
+            return [policy_of(_last(str(entry["name"]))) for entry in entries if entry["type"] == "directory"]
         return []
 
     def names(self, policy_id: PolicyId, kind: HandleKind) -> list[str]:
         """What of a policy and kind is here."""
-        below = f"{self._base}/{policy_id}/{kind}"
+        below = f"{self._base}/{folder_of(policy_id)}/{kind}"
         parts = [path.split("/") for path in self._find(below)]
         return sorted(part[0] for part in parts if part[1:] == [MANIFEST])
 
@@ -96,11 +96,11 @@ class RemotePlace:
 
     def where(self, handle: Handle) -> str:
         """A directory's URL."""
-        return f"{self.root}/{handle.policy_id}/{handle.kind}/{handle.name}"
+        return f"{self.root}/{folder_of(handle.policy_id)}/{handle.kind}/{handle.name}"
 
     def take_number(self, policy_id: PolicyId, kind: HandleKind) -> int:
         """The next number, marked as taken before it is returned."""
-        folder = f"{self._base}/{policy_id}/{TAKEN}/{kind}"
+        folder = f"{self._base}/{folder_of(policy_id)}/{TAKEN}/{kind}"
         number = max((int(name) for name in self._find(folder) if name.isdecimal()), default=0) + 1
         while True:
             try:
@@ -173,11 +173,11 @@ class RemotePlace:
 
     def pins(self, policy_id: PolicyId, kind: HandleKind) -> frozenset[str]:
         """Names of what is pinned."""
-        return frozenset(self._find(f"{self._base}/{policy_id}/{PINS}/{kind}"))
+        return frozenset(self._find(f"{self._base}/{folder_of(policy_id)}/{PINS}/{kind}"))
 
     def pin(self, handle: Handle, *, pinned: bool) -> None:
         """Pin a directory, or take the pin away."""
-        folder = f"{self._base}/{handle.policy_id}/{PINS}/{handle.kind}"
+        folder = f"{self._base}/{folder_of(handle.policy_id)}/{PINS}/{handle.kind}"
         with self._asked("pin in"), contextlib.suppress(FileNotFoundError):
             if pinned:
                 self._make(folder)
@@ -186,7 +186,7 @@ class RemotePlace:
                 self._fs.rm_file(f"{folder}/{handle.name}")
 
     def _path(self, handle: Handle) -> str:
-        return f"{self._base}/{handle.policy_id}/{handle.kind}/{handle.name}"
+        return f"{self._base}/{folder_of(handle.policy_id)}/{handle.kind}/{handle.name}"
 
     def _find(self, folder: str) -> list[str]:
         """Paths of all files below a folder, relative to it."""

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import torch
 
-from tinker_actors.actors import Actor
+from tinker_actors.actors import Actor, concurrent
 from tinker_actors.data import Datum
 from tinker_actors.errors import ConfigError, PolicyError
 from tinker_actors.policies import PolicySpec, Snapshot
@@ -91,6 +91,11 @@ class Trainer(Actor):
     async def delete(self, policy: str) -> None:
         """End a policy's training and free its state; what it stored stays."""
         await self._run(self._engine.delete, policy)
+
+    @concurrent
+    async def context_length(self) -> int:
+        """Longest sequence in tokens that the base model was made for."""
+        return self._engine.base.context_length
 
     async def policies(self) -> tuple[PolicyInfo, ...]:
         """All policies in training."""

@@ -1,0 +1,202 @@
+"""Answers that take longer than a request: a client gets a request id at once and comes back for the answer."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Literal
+
+import orjson
+
+from tinker_actors.gateway.caller import Caller
+from tinker_actors.gateway.faults import Fault, fault_of
+from tinker_actors.gateway.refusals import RefusalError
+
+_OVERHEAD = 500
+"""Bytes that a future takes beside its answer's content."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What a future came to, as it is sent.
+
+    Attributes:
+        content: The body.
+        media_type: Of the body.
+        plain: Makes the same answer as JSON data, for clients that don't read protobuf; None if `content` is JSON.
+        failed: Whether it says that the request failed.
+    """
+
+    content: bytes
+    media_type: Literal["application/json", "application/x-protobuf"] = "application/json"
+    plain: Callable[[], Any] | None = None
+    failed: bool = False
+
+    @classmethod
+    def of(cls, content: object) -> Answer:
+        """An answer in JSON."""
+        return cls(content=orjson.dumps(content))
+
+    @classmethod
+    def failure(cls, fault: Fault) -> Answer:
+        """An answer that says what went wrong, and whose fault it was."""
+        return cls(content=orjson.dumps({"error": fault.text, "category": fault.category}), failed=True)
+
+
+@dataclass(slots=True, kw_only=True)
+class Future:
+    """One request under way, or its answer.
+
+    Attributes:
+        request_id: Names it to its tenant's clients.
+        tenant: Whose it is.
+        kind: What was asked, for logs.
+        answer: None while it is under way.
+        read: Whether its answer was ever fetched.
+    """
+
+    request_id: str
+    tenant: str
+    kind: str
+    answer: Answer | None = None
+    read: bool = False
+    settled_at: float = 0.0
+    task: asyncio.Task[Any] | None = None
+    _settled: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def settle(self, answer: Answer) -> bool:
+        """Give the answer; says whether it was the first, since only that counts."""
+        if self.answer is not None:
+            return False
+        self.answer, self.settled_at = answer, time.monotonic()
+        self._settled.set()
+        return True
+
+    def fail(self, error: BaseException) -> bool:
+        """Answer with what went wrong."""
+        return self.settle(Answer.failure(fault_of(error, during=self.kind)))
+
+    async def settled(self, seconds: float) -> bool:
+        """Wait for the answer, at most so long; says whether it is there."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._settled.wait()
+        except TimeoutError:
+            return False
+        return True
+
+
+class Futures:
+    """The futures of all tenants.
+
+    An answer can be fetched any number of times, since a response may be lost, until it is dropped: some minutes after
+    it was first fetched, an hour after it was made, or when all answers together take too much memory, the ones that
+    were fetched first.
+
+    Args:
+        limit: Bytes that answers may take together.
+        kept: Seconds that an answer is kept for its first reader.
+        kept_read: Seconds that one is kept that was fetched.
+    """
+
+    def __init__(self, *, limit: int = 512 * 2**20, kept: float = 3600.0, kept_read: float = 300.0) -> None:
+        self._limit, self._kept, self._kept_read = limit, kept, kept_read
+        self._all: OrderedDict[str, Future] = OrderedDict()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self.bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def open(self, tenant: str, kind: str) -> Future:
+        """A new future of a tenant's, to be settled by whoever opened it."""
+        future = Future(request_id=secrets.token_hex(16), tenant=tenant, kind=kind)
+        self._all[future.request_id] = future
+        return future
+
+    def start(self, tenant: str, kind: str, work: Coroutine[Any, Any, Answer]) -> Future:
+        """A new future whose answer some work makes; whatever the work raises becomes its answer."""
+        future = self.open(tenant, kind)
+        future.task = asyncio.create_task(self._settle(future, work), name=f"{kind} {future.request_id}")
+        self._tasks.add(future.task)
+        future.task.add_done_callback(partial(self._ended, future, work))
+        return future
+
+    def settle(self, future: Future, answer: Answer) -> None:
+        """Give a future's answer, and drop old ones where it is too much with them."""
+        if future.settle(answer):
+            self.bytes += _OVERHEAD + len(answer.content)
+            self.tidy()
+
+    def find(self, caller: Caller, request_id: str) -> Future:
+        """A future of the caller's tenant.
+
+        Raises:
+            RefusalError: With 410: there is none, its answer was dropped, or the service was started anew meanwhile;
+                one can't tell which. The client's library asks again where that is right.
+        """
+        future = self._all.get(request_id)
+        if future is None or (future.tenant != caller.tenant and not caller.sees_all):
+            raise RefusalError(
+                410,
+                f"request_id {request_id!r} is not known, or its answer is no longer kept; send the request again",
+                code="gone",
+            )
+        return future
+
+    def cancel(self, future: Future) -> None:
+        """Stop the work that `start` began; a future that is settled stays as it is."""
+        if future.task is not None:
+            future.task.cancel()
+
+    def fetched(self, future: Future) -> None:
+        """Tell that an answer was sent: from now on it is kept for a while only."""
+        if not future.read:
+            future.read, future.settled_at = True, time.monotonic()
+
+    def tidy(self) -> None:
+        """Drop answers that are too old, then those that were fetched, then the oldest, until the rest may stay."""
+        now = time.monotonic()
+        for future in [future for future in self._all.values() if self._is_over(future, now)]:
+            self._drop(future)
+        for only_read in (True, False):
+            if self.bytes <= self._limit:
+                return
+            for future in [future for future in self._all.values() if future.answer and (future.read or not only_read)]:
+                if self.bytes <= self._limit:
+                    return
+                self._drop(future)
+
+    async def close(self) -> None:
+        """End all work that is under way; its futures fail."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _is_over(self, future: Future, now: float) -> bool:
+        kept = self._kept_read if future.read else self._kept
+        return future.answer is not None and now - future.settled_at > kept
+
+    def _drop(self, future: Future) -> None:
+        if self._all.pop(future.request_id, None) is not None and future.answer is not None:
+            self.bytes -= _OVERHEAD + len(future.answer.content)
+
+    async def _settle(self, future: Future, work: Coroutine[Any, Any, Answer]) -> None:
+        try:
+            answer = await work
+        except Exception as error:  # the boundary: a client hears of every error through its future
+            answer = Answer.failure(fault_of(error, during=future.kind))
+        self.settle(future, answer)
+
+    def _ended(self, future: Future, work: Coroutine[Any, Any, Answer], task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if future.answer is None:  # cancelled, perhaps before the work began
+            work.close()
+            fault = Fault(status=499, category="user", text=f"{future.kind} was cancelled", code="cancelled")
+            self.settle(future, Answer.failure(fault))

@@ -1,0 +1,91 @@
+"""What the gateway remembers when it is started again: sessions, models, samplers and checkpoints, each of a tenant.
+
+Everything that a client names is looked up with its tenant: what is another's looks like what isn't there.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from pathlib import Path
+from typing import TypeVar
+
+from tinker_actors.gateway.caller import Caller
+from tinker_actors.gateway.record_kinds import CheckpointRecord, ModelRecord, SamplerRecord, SessionRecord
+from tinker_actors.gateway.refusals import not_found
+from tinker_actors.gateway.tables import Table
+
+R = TypeVar("R", SessionRecord, ModelRecord, SamplerRecord, CheckpointRecord)
+
+
+class Records:
+    """The records in one SQLite file (WAL), which one process writes.
+
+    Calls block for less than a millisecond, so routes make them directly. What was written survives the process's end
+    at any moment; the last few writes may be lost when the machine itself loses power.
+
+    Args:
+        path: The file; it is made if it isn't there.
+
+    Attributes:
+        sessions: By `session_id`.
+        models: By `model_id`.
+        samplers: By `sampler_id`.
+        checkpoints: By `path`.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self._connection = sqlite3.connect(path, isolation_level=None)
+        self._connection.execute("PRAGMA journal_mode = WAL")
+        self._connection.execute("PRAGMA synchronous = NORMAL")
+        self._connection.execute("PRAGMA busy_timeout = 5000")
+        self.sessions = Table(self._connection, SessionRecord, "sessions", index=("tenant",))
+        self.models = Table(self._connection, ModelRecord, "models", index=("tenant", "session_id"))
+        self.samplers = Table(self._connection, SamplerRecord, "samplers", index=("tenant", "session_id", "model_id"))
+        self.checkpoints = Table(
+            self._connection, CheckpointRecord, "checkpoints", index=("tenant", "model_id", "handle")
+        )
+
+    def close(self) -> None:
+        """Close the file."""
+        self._connection.close()
+
+    def session(self, caller: Caller, session_id: str) -> SessionRecord:
+        """A session of the caller's tenant.
+
+        Raises:
+            RefusalError: There is none of this id that the caller may know of.
+        """
+        return _known("session", session_id, self.sessions.get(session_id), caller)
+
+    def model(self, caller: Caller, model_id: str) -> ModelRecord:
+        """A model of the caller's tenant; errors as of `session`."""
+        return _known("model", model_id, self.models.get(model_id), caller)
+
+    def sampler(self, caller: Caller, sampler_id: str) -> SamplerRecord:
+        """A sampling session of the caller's tenant; errors as of `session`."""
+        return _known("sampler", sampler_id, self.samplers.get(sampler_id), caller)
+
+    def checkpoint(self, caller: Caller, path: str, *, reading: bool = True) -> CheckpointRecord:
+        """A checkpoint that the caller may read: its tenant's, or a public one.
+
+        Args:
+            caller: Who asks.
+            path: Its path.
+            reading: Whether it is to be read only; a public one may be changed by its own tenant alone.
+
+        Raises:
+            RefusalError: There is none of this path that the caller may know of, or it has expired.
+        """
+        found = self.checkpoints.get(path)
+        if found is not None and found.expires_at is not None and found.expires_at <= time.time():
+            found = None
+        if found is not None and found.public and reading:
+            return found
+        return _known("checkpoint", path, found, caller)
+
+
+def _known(what: str, name: str, found: R | None, caller: Caller) -> R:
+    if found is None or (found.tenant != caller.tenant and not caller.sees_all):
+        raise not_found(what, name)
+    return found

@@ -1,0 +1,12 @@
+"""The Tinker API's routes, under `/api/v1`."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+
+from tinker_actors.gateway.tinker import config, fetching, sessions
+
+router = APIRouter(prefix="/api/v1", tags=["tinker"])
+router.include_router(config.router)
+router.include_router(sessions.router)
+router.include_router(fetching.router)

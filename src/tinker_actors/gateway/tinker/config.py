@@ -1,0 +1,58 @@
+"""What the service tells a client about itself: the flags that the client's library obeys, and the models."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+from starlette.responses import Response
+
+from tinker_actors.gateway.tinker.shared import GatewayOf
+from tinker_actors.gateway.writing import json_response
+
+router = APIRouter()
+
+CLIENT_CONFIG: dict[str, object] = {
+    # training: chunks in parallel, and no zstd, which costs more than it saves where the network is a host's own
+    "parallel_fwdbwd_chunks": True,
+    "proto_compress_fwdbwd": False,
+    "fwdbwd_max_chunk_len": 1024,
+    "fwdbwd_max_chunk_bytes_count": 5_000_000,
+    # what libraries from 0.22 ask before they speak as later ones always do
+    "proto_write_fwdbwd": True,
+    "fwd_via_fwdbwd": True,
+    "create_model_via_load_weights": True,
+    "custom_loss_server_side": False,
+    "pjwt_auth_enabled": False,
+}
+"""Flags that a client's library reads once, when it starts."""
+
+DYNAMIC_CONFIG: dict[str, object] = {"refresh_interval_sec": 300}
+"""Flags that it reads again and again."""
+
+
+@router.post("/client/config")
+async def client_config() -> Response:
+    """The flags of a client's library; without them it doesn't start."""
+    return json_response(CLIENT_CONFIG)
+
+
+@router.post("/client/dynamic_config")
+async def dynamic_config() -> Response:
+    """The flags that may change while a client runs."""
+    return json_response(DYNAMIC_CONFIG)
+
+
+@router.get("/healthz")
+async def health() -> Response:
+    """That the service is there."""
+    return json_response({"status": "ok"})
+
+
+@router.get("/get_server_capabilities")
+async def capabilities(gateway: GatewayOf) -> Response:
+    """The base models that are served."""
+    models = [
+        {"model_name": model.name, "max_context_length": await gateway.runtime.context_length(model.name)}
+        | {"trainable": True, "sampleable": True}
+        for model in gateway.runtime.models
+    ]
+    return json_response({"supported_models": models})

@@ -1,0 +1,37 @@
+"""What the routes of the Tinker API have in common."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+
+from fastapi import Depends, Request
+from pydantic import BaseModel, ConfigDict
+from starlette.responses import Response
+
+from tinker_actors.gateway.writing import json_response
+
+if TYPE_CHECKING:
+    from tinker_actors.gateway.futures import Future
+    from tinker_actors.gateway.gateway import Gateway
+
+
+def _gateway(request: Request) -> Any:
+    return request.app.state.gateway
+
+
+if TYPE_CHECKING:
+    GatewayOf: TypeAlias = Gateway
+else:
+    GatewayOf = Annotated[Any, Depends(_gateway)]
+    """A route's parameter: what all routes share."""
+
+
+class Body(BaseModel):
+    """A request's body. Fields that aren't known are for services of another version and ignored."""
+
+    model_config = ConfigDict(protected_namespaces=(), extra="ignore")
+
+
+def promise(future: Future, **more: object) -> Response:
+    """The answer to a request whose own answer comes later."""
+    return json_response({"request_id": future.request_id, **more})
