@@ -304,7 +304,7 @@ class Engine:
                 if tops:
                     row.tops.append(tops)
                 if ticket.streams and row.drawn:
-                    told.append((ticket, SampledToken(index=row.index, token=token, logprob=logprob)))
+                    told.append((ticket, SampledToken(index=row.index, token=token, logprob=logprob, top=tops)))
                 if done:
                     finished.append((row, None if row.end is None else row.sample(self._admission.text)))
         for row in outcome.scored:

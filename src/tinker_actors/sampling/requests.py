@@ -251,11 +251,13 @@ class SampledToken:
         index: The sample's index.
         token: The token id.
         logprob: As in `Sample.logprobs`.
+        top: As in `Sample.top_logprobs`, from engines that tell it token by token.
     """
 
     index: int
     token: int
     logprob: float
+    top: tuple[tuple[int, float], ...] = ()
 
 
 def require_tokens(field: str, tokens: Sequence[int]) -> None:

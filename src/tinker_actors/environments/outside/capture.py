@@ -9,26 +9,22 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 
-from tinker_actors.data import Message, ModelInput, SamplingRecord, ToolCall, ToolList, Turn, TurnEnd, derive_seed
-from tinker_actors.environments.outside.asked import Answered, ApiError, Asked, TokenShown
+from tinker_actors.data import Message, ModelInput, SamplingRecord, ToolList, Turn, TurnEnd, derive_seed
+from tinker_actors.environments.openai.asked import Answered, Asked, Begun, Tell
+from tinker_actors.environments.openai.errors import ApiError, sampling_errors
+from tinker_actors.environments.openai.speech import Telling, choices_of, sampled
+from tinker_actors.environments.openai.tools import CallReader, tools_of
 from tinker_actors.environments.outside.binding import Difference, bound
 from tinker_actors.environments.outside.tree import Call, chains, extends, survivors
 from tinker_actors.environments.policy_agent import SamplesTokens, stops_of
 from tinker_actors.environments.tools.formats import ToolFormat
-from tinker_actors.environments.tools.tool import Tool
-from tinker_actors.errors import ContextOverflowError, ModelError, SamplingError
+from tinker_actors.errors import ModelError
 from tinker_actors.models.renderer import Renderer
-from tinker_actors.sampling.requests import (
-    InvalidRequestError,
-    Overloaded,
-    SamplingParams,
-    SamplingReply,
-    SamplingRequest,
-)
+from tinker_actors.sampling.requests import SamplingParams, SamplingReply, SamplingRequest
 
 
 @dataclass(slots=True, kw_only=True)
@@ -144,7 +140,7 @@ class Capture:
             found[-1] = replace(found[-1], text=text)
         return tuple(found)
 
-    async def answer(self, asked: Asked) -> Answered:
+    async def answer(self, asked: Asked, tell: Tell | None = None) -> Answered:
         """Sample an answer.
 
         Raises:
@@ -159,8 +155,8 @@ class Capture:
                 f"the harness has made {self._max_calls} calls in this turn, the most", code="too_many_calls"
             )
         self._asking += 1
-        turn = self._begun
-        params = bound(self._params, asked, self._difference)
+        turn, reader = self._begun, CallReader(self._format, asked)
+        wanted = bound(self._params, asked, self._difference)
         messages = self._whole(asked)
         tools = json.dumps(asked.tools)
         parent = self._parent(messages, tools)
@@ -169,36 +165,40 @@ class Capture:
             prompt, restarts = self._prompt(messages, parent, self._renderer_for(asked, tools))
         except ModelError as error:
             raise ApiError(str(error), param="messages") from None
-        room = params.max_tokens
+        room = wanted.max_tokens
         if self._context_length is not None:
             room = min(room, self._context_length - len(prompt))
         if room < 1:
             raise self._no_room(f"the prompt has {len(prompt)} tokens and the context {self._context_length}")
-        params = replace(params, max_tokens=room, seed=self._seed_of(prompt, asked))
-        reply = await self._sample(prompt, params, turn)
-        return self._answered(asked, messages, tools, None if restarts else parent, prompt, params, reply)
+        id, seed = self._named(prompt, asked)
+        params = replace(wanted, max_tokens=room, seed=seed, stop=(*wanted.stop, *reader.stops), grammar=reader.grammar)
+        begun = Begun(id=id, model=self._policy, prompt=prompt.tokens)
+        telling = tell and Telling(
+            begun, tell, tokenizer=self._renderer.tokenizer, params=params, reader=reader, wanted=asked
+        )
+        reply = await self._sample(prompt, params, turn, asked, telling)
+        cut = room < wanted.max_tokens
+        answered = self._answered(begun, asked, reader, reply, cut=cut)
+        self._keep(answered, messages, tools, None if restarts else parent, prompt, params, reply)
+        if telling:
+            telling.ended(answered)
+        return answered
 
-    async def _sample(self, prompt: ModelInput, params: SamplingParams, turn: int) -> SamplingReply:
+    async def _sample(
+        self, prompt: ModelInput, params: SamplingParams, turn: int, asked: Asked, telling: Telling | None
+    ) -> SamplingReply:
         request = SamplingRequest(prompt=prompt.tokens, images=prompt.images, snapshot=self._snapshot, params=params)
-
-        async def ask() -> SamplingReply:
-            return await self._sampler.sample(request)
-
         # in the context of the seat that acts: what the HTTP server was doing is no reason to bound it in time
-        task = asyncio.get_running_loop().create_task(ask(), context=self._context)
+        task = asyncio.get_running_loop().create_task(
+            sampled(self._sampler, request, telling and telling.drawn), context=self._context
+        )
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        # the boundary between the sampler's errors and the API's
         try:
-            reply = await task
-        except ContextOverflowError as error:
-            raise self._no_room(str(error)) from None
-        except InvalidRequestError as error:
-            raise ApiError(str(error)) from None
-        except Overloaded as error:
-            raise ApiError(str(error), status=429, type="rate_limit_error", code="overloaded") from None
-        except SamplingError as error:
-            raise ApiError(str(error), status=503, type="server_error", code="sampling_failed") from None
+            with sampling_errors(prompt="messages", grammar=asked.constrained_by):
+                reply = await task
+        except ApiError as error:
+            raise self._no_room(str(error)) if error.code == "context_length_exceeded" else error from None
         except asyncio.CancelledError:
             task.cancel()
             if self._begun != turn and not _is_cancelled():
@@ -210,29 +210,40 @@ class Capture:
         self._overflow = None
         return reply
 
-    def _answered(
+    def _answered(self, begun: Begun, asked: Asked, reader: CallReader, reply: SamplingReply, *, cut: bool) -> Answered:
+        """What the harness is answered; `cut` is whether the context left less room than was asked for."""
+        tokenizer = self._renderer.tokenizer
+        (choice,) = choices_of(reply.samples, id=begun.id, reader=reader, wanted=asked, tokenizer=tokenizer)
+        if cut and choice.end is TurnEnd.LENGTH:
+            choice = replace(choice, end=TurnEnd.CONTEXT_OVERFLOW)
+        return Answered(
+            id=begun.id,
+            model=begun.model,
+            prompt=begun.prompt,
+            choices=(choice,),
+            cached_tokens=reply.cached_tokens,
+        )
+
+    def _keep(
         self,
-        asked: Asked,
+        answered: Answered,
         messages: tuple[Message, ...],
         tools: str,
         parent: Call | None,
         prompt: ModelInput,
         params: SamplingParams,
         reply: SamplingReply,
-    ) -> Answered:
-        (sample,) = reply.samples
-        id = blake2b(f"{self._seed} {self._seat} {len(self._calls)}".encode(), digest_size=12).hexdigest()
-        wanted = bound(self._params, asked, self._difference).max_tokens
-        cut = sample.end is TurnEnd.LENGTH and params.max_tokens < wanted
+    ) -> None:
+        (choice,), (sample,) = answered.choices, reply.samples
         call = Call(
-            id=id,
+            id=answered.id,
             parent=parent,
             asked=messages,
-            said=self._read(sample.text, asked, id),
+            said=choice.message,
             tools=tools,
             prompt=prompt,
             sample=sample,
-            end=TurnEnd.CONTEXT_OVERFLOW if cut else sample.end,
+            end=choice.end,
             record=SamplingRecord(
                 snapshot_min=reply.snapshot,
                 snapshot_max=reply.snapshot,
@@ -245,15 +256,6 @@ class Capture:
         )
         self._calls.append(call)
         self.counts.calls += 1
-        return Answered(
-            id=id,
-            model=self._policy,
-            message=call.said,
-            end=call.end,
-            prompt=prompt.tokens,
-            tokens=sample.tokens,
-            shown=self._shown_tokens(call) if asked.logprobs else (),
-        )
 
     def _whole(self, asked: Asked) -> tuple[Message, ...]:
         """The whole conversation."""
@@ -296,31 +298,21 @@ class Capture:
         if not asked.tools:
             return self._renderer
         if tools not in self._shown:
-            listed = ToolList(schemas=asked.tools, described=self._format.describe(_tools(asked.tools)) or "")
+            listed = ToolList(schemas=asked.tools, described=self._format.describe(tools_of(asked.tools)) or "")
             self._shown[tools] = self._renderer.with_tools(listed)
         return self._shown[tools]
 
-    def _read(self, text: str, asked: Asked, id: str) -> Message:
-        """The assistant's message; a text with a call that can't be read stays text."""
-        if asked.tools:
-            said = self._format.read(text, _tools(asked.tools))
-            if said.calls and all(call.name for call in said.calls):
-                calls = tuple(
-                    ToolCall(id=f"call_{id}_{place}", name=call.name, arguments=call.arguments)
-                    for place, call in enumerate(said.calls)
-                )
-                return Message(role="assistant", content=said.text, tool_calls=calls)
-        return Message(role="assistant", content=text)
-
-    def _seed_of(self, prompt: ModelInput, asked: Asked) -> int:
+    def _named(self, prompt: ModelInput, asked: Asked) -> tuple[str, int]:
+        """The answer's id and its seed: of the prompt and how often it was asked for, not of when."""
         digest = blake2b(" ".join(map(str, prompt.tokens)).encode(), digest_size=12)
         for image in prompt.images:
             digest.update(image.data)
         name = digest.hexdigest()
         times = self._asked[name] = self._asked.get(name, 0) + 1
+        id = blake2b(f"{self._seed} {self._seat} {name} {times}".encode(), digest_size=12).hexdigest()
         if asked.seed is not None:
-            return derive_seed(self._seed, "asked", self._seat, name, asked.seed)
-        return derive_seed(self._seed, "sample", self._seat, name, times)
+            return id, derive_seed(self._seed, "asked", self._seat, name, asked.seed)
+        return id, derive_seed(self._seed, "sample", self._seat, name, times)
 
     def _no_room(self, why: str) -> ApiError:
         self._overflow = why
@@ -341,33 +333,6 @@ class Capture:
             text=call.sample.text,
             sampling=call.record,
         )
-
-    def _shown_tokens(self, call: Call) -> tuple[TokenShown, ...]:
-        text = self._renderer.tokenizer.token_text
-        tops = call.sample.top_logprobs or ((),) * len(call.sample.tokens)
-        return tuple(
-            TokenShown(text=text(token), logprob=logprob, top=tuple((text(other), value) for other, value in top))
-            for token, logprob, top in zip(call.sample.tokens, call.sample.logprobs, tops, strict=True)
-        )
-
-
-def _tools(schemas: Sequence[Mapping[str, object]]) -> dict[str, Tool]:
-    """The tools as formats know them; the harness, not this process, makes the calls."""
-
-    async def elsewhere(arguments: Mapping[str, object]) -> str:
-        raise ModelError("a harness makes the calls of its tools itself")
-
-    found: dict[str, Tool] = {}
-    for schema in schemas:
-        function = schema["function"]
-        assert isinstance(function, dict)
-        found[function["name"]] = Tool(
-            name=function["name"],
-            description=function["description"],
-            parameters=function["parameters"],
-            call=elsewhere,
-        )
-    return found
 
 
 def _is_cancelled() -> bool:

@@ -9,9 +9,13 @@ import socket
 from collections import deque
 from collections.abc import Callable
 from hashlib import blake2b
+from typing import TYPE_CHECKING
 
-from tinker_actors.environments.outside.asked import Answers, ApiError
+from tinker_actors.environments.openai.errors import ApiError
 from tinker_actors.errors import ConfigError
+
+if TYPE_CHECKING:
+    from tinker_actors.environments.outside.http import Named
 
 HOST = "127.0.0.1"
 _REMEMBERED = 10_000  # keys that are told that their episode is over, rather than that nobody knows them
@@ -29,7 +33,7 @@ class EndpointServer:
 
     def __init__(self, port: int = 0) -> None:
         self._port = port
-        self._open: dict[bytes, Answers] = {}
+        self._open: dict[bytes, Named] = {}
         self._over: dict[bytes, str] = {}
         self._order: deque[bytes] = deque()
         self._starting = asyncio.Lock()
@@ -59,7 +63,7 @@ class EndpointServer:
             if stop is not None:
                 await stop()  # pyright: ignore[reportGeneralTypeIssues]
 
-    def admit(self, answers: Answers) -> str:
+    def admit(self, answers: Named) -> str:
         """A new key, for which these answer."""
         key = f"sk-{secrets.token_urlsafe(32)}"
         self._open[_digest(key)] = answers
@@ -75,7 +79,7 @@ class EndpointServer:
         if len(self._order) > _REMEMBERED:
             del self._over[self._order.popleft()]
 
-    def open(self, key: str, /) -> Answers:
+    def open(self, key: str, /) -> Named:
         """Who answers for a key.
 
         Raises:

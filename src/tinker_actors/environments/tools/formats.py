@@ -17,11 +17,12 @@ from __future__ import annotations
 import ast
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
 from tinker_actors.data import ToolCall
+from tinker_actors.environments.tools.grammars import call_schema, calls_grammar, json_grammar, json_rule, text_rule
 from tinker_actors.environments.tools.tool import Tool
 from tinker_actors.errors import ConfigError
 
@@ -41,7 +42,16 @@ class Said:
 
 
 class ToolFormat(Protocol):
-    """The form of calls."""
+    """The form of calls.
+
+    Attributes:
+        closing: The text that every call ends with and that stands nowhere else in one, if there is such.
+    """
+
+    @property
+    def closing(self) -> str | None:
+        """See above."""
+        ...
 
     def read(self, text: str, tools: Mapping[str, Tool]) -> Said:
         """The calls in an action's text."""
@@ -56,6 +66,14 @@ class ToolFormat(Protocol):
 
         None shows the model neither: the environment's own observations say what there is to say.
         """
+        ...
+
+    def begins(self, text: str, tools: Mapping[str, Tool]) -> int:
+        """Where in an unfinished text the first call begins, or may begin; the text's length if none does."""
+        ...
+
+    def grammar(self, tools: Mapping[str, Tool], *, several: bool) -> str:
+        """The grammar of an action that is one call of these tools, or several, for `SamplingParams.grammar`."""
         ...
 
     def check(self, tools: Mapping[str, Tool]) -> None:
@@ -73,6 +91,8 @@ class HermesFormat:
     A last call whose closing tag is missing, as where that tag was the stop string, counts.
     """
 
+    closing = "</tool_call>"
+    _OPENING = "<tool_call>"
     _CALL = re.compile(r"<tool_call>\s*(.*?)\s*(?:</tool_call>|\Z)", re.DOTALL)
 
     def read(self, text: str, tools: Mapping[str, Tool]) -> Said:
@@ -92,6 +112,17 @@ class HermesFormat:
         example = '<tool_call>\n{"name": "...", "arguments": {...}}\n</tool_call>'
         return _description(tools, f"To use one, write its name and arguments as JSON between these tags:\n{example}")
 
+    def begins(self, text: str, tools: Mapping[str, Tool]) -> int:
+        """At the first tag, or where one may have begun."""
+        del tools
+        return _opens(text, [self._OPENING])
+
+    def grammar(self, tools: Mapping[str, Tool], *, several: bool) -> str:
+        """Calls between their tags, on lines of their own."""
+        before, after = text_rule(f"{self._OPENING}\n"), text_rule(f"\n{self.closing}")
+        bodies = (json_rule(call_schema(tool.name, tool.parameters, key="arguments")) for tool in tools.values())
+        return calls_grammar([f"{before} {body} {after}" for body in bodies], several=several, between="\n")
+
     def check(self, tools: Mapping[str, Tool]) -> None:
         """Any tools will do."""
 
@@ -99,10 +130,13 @@ class HermesFormat:
 class JsonFormat:
     """The whole action is `{"name": ..., "parameters": {...}}`, or a list of those, as Llama 3 models write calls."""
 
+    closing = None
+    _TAG = "<|python_tag|>"
+
     def read(self, text: str, tools: Mapping[str, Tool]) -> Said:
         """The calls, if the action is JSON that names a known tool; else it is text."""
         try:
-            value = json.loads(text.strip().removeprefix("<|python_tag|>"))
+            value = json.loads(text.strip().removeprefix(self._TAG))
         except ValueError:
             return Said(text=text)
         entries = cast("list[Any]", value if isinstance(value, list) else [value])
@@ -119,6 +153,19 @@ class JsonFormat:
     def describe(self, tools: Mapping[str, Tool]) -> str:
         """The schemas and the form."""
         return _description(tools, 'To use one, write this and nothing else:\n{"name": "...", "parameters": {...}}')
+
+    def begins(self, text: str, tools: Mapping[str, Tool]) -> int:
+        """At the start, if the action may be JSON as a whole."""
+        del tools
+        head = text.lstrip()
+        may_be = not head or head[0] in "{[" or self._TAG.startswith(head) or head.startswith(self._TAG)
+        return 0 if may_be else len(text)
+
+    def grammar(self, tools: Mapping[str, Tool], *, several: bool) -> str:
+        """One object, or a list of them."""
+        calls = {"anyOf": [call_schema(tool.name, tool.parameters, key="parameters") for tool in tools.values()]}
+        lists = {"type": "array", "items": calls, "minItems": 2}
+        return json_grammar({"anyOf": [*calls["anyOf"], lists]} if several else calls)
 
     def check(self, tools: Mapping[str, Tool]) -> None:
         """Any tools will do."""
@@ -137,6 +184,8 @@ class PlainFormat:
     Raises:
         ConfigError: `{arguments}` is missing, or nothing marks where a call begins and ends.
     """
+
+    closing = None
 
     def __init__(self, form: str) -> None:
         before, found, self._close = form.partition("{arguments}")
@@ -176,6 +225,19 @@ class PlainFormat:
 
     def describe(self, tools: Mapping[str, Tool]) -> None:
         """Nothing: a model that has learnt no markup would not read it."""
+
+    def begins(self, text: str, tools: Mapping[str, Tool]) -> int:
+        """At the first opening of a known tool, or where one may have begun."""
+        names = tools if self._named else [""]
+        return _opens(text, [f"{self._open}{name}{self._between}" for name in names])
+
+    def grammar(self, tools: Mapping[str, Tool], *, several: bool) -> str:
+        """Calls with any text between their marks, on lines of their own."""
+        inner = f"/[^{re.escape(self._close[0])}\\n]*/"
+        names = [tool.name if self._named else "" for tool in tools.values()]
+        openings = [text_rule(f"{self._open}{name}{self._between}") for name in names]
+        calls = [f"{opening} {inner} {text_rule(self._close)}" for opening in openings]
+        return calls_grammar(calls, several=several, between="\n")
 
     def check(self, tools: Mapping[str, Tool]) -> None:
         """Refuse several tools where the form doesn't name them."""
@@ -240,6 +302,18 @@ def _json_call(id: str, text: str) -> ToolCall:
 def _description(tools: Mapping[str, Tool], form: str) -> str:
     listed = "\n".join(json.dumps(tool.schema["function"], ensure_ascii=False) for tool in tools.values())
     return f"These tools are there for you:\n{listed}\n{form}"
+
+
+def _opens(text: str, openings: Iterable[str]) -> int:
+    """Where one of these texts stands first in a text, or may have begun at its end; its length if none has."""
+    first = len(text)
+    for opening in openings:
+        if (found := text.find(opening)) >= 0:
+            first = min(first, found)
+            continue
+        begun = (size for size in range(min(len(opening) - 1, len(text)), 0, -1) if text.endswith(opening[:size]))
+        first = min(first, len(text) - next(begun, 0))
+    return first
 
 
 _PAIRS = {"(": ")", "[": "]", "{": "}"}

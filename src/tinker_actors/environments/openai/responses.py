@@ -1,31 +1,30 @@
-"""The API's responses: from a request's body to what is asked, and from an answer to the response and its events."""
+"""The API's responses: from a request's body to what is asked, and from an answer to the response."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, cast
 
 from tinker_actors.data import Message, ToolCall
-from tinker_actors.environments.outside.asked import Answered, ApiError, Asked, Body, shortened
-from tinker_actors.environments.outside.chat import (
-    WITHOUT_EFFECT,
-    chat_tool,
-    chosen,
-    message_of,
-    token_logprobs,
-    with_names,
-)
+from tinker_actors.environments.openai.asked import Answered, Asked, Begun, Choice
+from tinker_actors.environments.openai.body import Body
+from tinker_actors.environments.openai.chat import schema_of, token_logprobs
+from tinker_actors.environments.openai.errors import ApiError, shortened
+from tinker_actors.environments.openai.messages import message_of, with_names
+from tinker_actors.environments.openai.tools import function_schema, tool_fields
+from tinker_actors.environments.openai.wanted import MOST_TOPS, WITHOUT_EFFECT
 
 _KNOWN = WITHOUT_EFFECT | {
     "background",
     "include",
+    "model",
     "input",
     "instructions",
     "max_output_tokens",
     "parallel_tool_calls",
     "previous_response_id",
     "return_token_ids",
+    "store",
     "temperature",
     "text",
     "tool_choice",
@@ -47,9 +46,6 @@ def read_response_request(body: Body) -> Asked:
     body.refuse_others(_KNOWN)
     body.only("background", False, reason="answers are given at once")
     body.only("truncation", "disabled", reason="history is never cut here")
-    text = body.get("text", dict, needed="an object") or {}
-    if {name: value for name, value in text.items() if value is not None} not in ({}, {"format": {"type": "text"}}):
-        raise ApiError(f"text is {shortened(text)}; what is sampled is free text", param="text")
     included = body.get("include", list, needed="a list") or []
     if strange := [entry for entry in included if entry not in (_LOGPROBS, _NOTHING_HERE)]:
         raise ApiError(f"include has {strange}; {_LOGPROBS!r} is served", param="include")
@@ -60,20 +56,31 @@ def read_response_request(body: Body) -> Asked:
     instructions = body.get("instructions", str, needed="text")
     head = [Message(role="system", content=instructions)] if instructions else []
     tools = [_tool(entry, place) for place, entry in enumerate(body.get("tools", list, needed="a list") or ())]
-    top = body.whole("top_logprobs", least=0) or 0
-    if top > 20:
-        raise ApiError(f"top_logprobs is {top}; at most 20 are served", param="top_logprobs")
     return Asked(
+        model=body.get("model", str, needed="a model's name") or "",
         messages=with_names([*head, *_messages(items)]),
-        tools=chosen(body, tools),
+        **tool_fields(body, tools),
+        schema=_schema(body),
+        schema_field="text.format",
         max_tokens=body.whole("max_output_tokens", least=1),
         temperature=body.number("temperature", 0, 2),
         top_p=body.number("top_p", 0, 1),
         logprobs=_LOGPROBS in included,
-        top_logprobs=top,
+        top_logprobs=body.whole("top_logprobs", least=0, most=MOST_TOPS) or 0,
         token_ids=bool(body.flag("return_token_ids")),
         previous=_previous(body),
+        store=body.flag("store") is not False,
     )
+
+
+def _schema(body: Body) -> Mapping[str, Any] | None:
+    text = body.get("text", dict, needed="an object") or {}
+    if others := [name for name, value in text.items() if name != "format" and value is not None]:
+        raise ApiError(f"text has {others}; format alone is served", param=f"text.{others[0]}")
+    format = text.get("format")
+    if not isinstance(format, dict | None):
+        raise ApiError(f"text.format is {shortened(format)}; an object is needed", param="text.format")
+    return schema_of(format, "text.format")
 
 
 def _previous(body: Body) -> str | None:
@@ -85,7 +92,7 @@ def _tool(entry: Any, place: int) -> dict[str, Any]:
     where = f"tools[{place}]"
     if not isinstance(entry, dict) or entry.get("type") != "function":
         raise ApiError(f"{where} is {shortened(entry)}; a tool of type 'function' is needed", param=where)
-    return chat_tool(entry.get("name"), entry.get("description"), entry.get("parameters"), where)
+    return function_schema(cast("dict[str, Any]", entry), where)
 
 
 def _messages(items: list[Any]) -> list[Message]:
@@ -129,87 +136,55 @@ def _call(fields: Mapping[str, Any], where: str) -> ToolCall:
     return ToolCall(id=call, name=name, arguments=arguments)
 
 
-def response(answer: Answered, asked: Asked, created: int) -> dict[str, Any]:
+def response(answered: Answered, asked: Asked, created: int) -> dict[str, Any]:
     """The response."""
-    cut = answer.end.is_truncated
+    (choice,) = answered.choices
+    cut = choice.end.is_truncated
     return {
-        **_outline(answer, asked, created),
+        **outline(answered, asked, created),
         "status": "incomplete" if cut else "completed",
         "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
-        "output": _items(answer, asked),
-        "usage": _usage(answer),
-        **({"prompt_token_ids": list(answer.prompt), "token_ids": list(answer.tokens)} if asked.token_ids else {}),
+        "output": items_of(answered.id, choice, asked),
+        "usage": _usage(answered, choice),
+        **({"prompt_token_ids": list(answered.prompt), "token_ids": list(choice.tokens)} if asked.token_ids else {}),
     }
 
 
-def response_events(answer: Answered, asked: Asked, created: int) -> Iterator[str]:
-    """The same as a stream of events."""
-    number = 0
-
-    def event(kind: str, **fields: Any) -> str:
-        nonlocal number
-        data = json.dumps({"type": kind, "sequence_number": number, **fields})
-        number += 1
-        return f"event: {kind}\ndata: {data}\n\n"
-
-    begun = {**_outline(answer, asked, created), "status": "in_progress", "output": [], "usage": None}
-    yield event("response.created", response=begun)
-    yield event("response.in_progress", response=begun)
-    whole = response(answer, asked, created)
-    for place, item in enumerate(whole["output"]):
-        where = {"output_index": place, "item_id": item["id"]}
-        empty = {"content": []} if item["type"] == "message" else {"arguments": ""}
-        yield event("response.output_item.added", output_index=place, item={**item, **empty, "status": "in_progress"})
-        if item["type"] == "message":
-            (part,) = item["content"]
-            inside = {**where, "content_index": 0}
-            yield event("response.content_part.added", part={**part, "text": "", "logprobs": []}, **inside)
-            yield event("response.output_text.delta", delta=part["text"], logprobs=part["logprobs"], **inside)
-            yield event("response.output_text.done", text=part["text"], logprobs=part["logprobs"], **inside)
-            yield event("response.content_part.done", part=part, **inside)
-        else:
-            yield event("response.function_call_arguments.delta", delta=item["arguments"], **where)
-            yield event(
-                "response.function_call_arguments.done", arguments=item["arguments"], name=item["name"], **where
-            )
-        yield event("response.output_item.done", output_index=place, item=item)
-    yield event("response.incomplete" if answer.end.is_truncated else "response.completed", response=whole)
-
-
-def _outline(answer: Answered, asked: Asked, created: int) -> dict[str, Any]:
+def outline(begun: Begun, asked: Asked, created: int) -> dict[str, Any]:
+    """What is known of a response when it begins."""
+    format = {"type": "text"} if asked.schema is None else _format(asked.schema)
     return {
-        "id": f"resp_{answer.id}",
+        "id": f"resp_{begun.id}",
         "object": "response",
         "created_at": created,
         "error": None,
         "incomplete_details": None,
         "instructions": None,
         "metadata": {},
-        "model": answer.model,
-        "parallel_tool_calls": True,
+        "model": begun.model,
+        "parallel_tool_calls": asked.parallel,
         "previous_response_id": None if asked.previous is None else f"resp_{asked.previous}",
+        "store": asked.store,
         "temperature": asked.temperature,
-        "text": {"format": {"type": "text"}},
-        "tool_choice": "auto",
+        "text": {"format": format},
+        "tool_choice": _tool_choice(asked),
         "tools": [{"type": "function", "strict": False, **tool["function"]} for tool in asked.tools],
         "top_p": asked.top_p,
         "truncation": "disabled",
     }
 
 
-def _items(answer: Answered, asked: Asked) -> list[dict[str, Any]]:
-    status = "incomplete" if answer.end.is_truncated else "completed"
+def items_of(id: str, choice: Choice, asked: Asked) -> list[dict[str, Any]]:
+    """The items of the output: the text, then the calls."""
+    status = "incomplete" if choice.end.is_truncated else "completed"
     items: list[dict[str, Any]] = []
-    calls = answer.message.tool_calls
-    if answer.message.content or not calls:
-        logprobs = [token_logprobs(token) for token in answer.shown] if asked.logprobs else []
-        text = {"type": "output_text", "text": answer.message.content, "annotations": [], "logprobs": logprobs}
-        items.append(
-            {"id": f"msg_{answer.id}", "type": "message", "role": "assistant", "status": status, "content": [text]}
-        )
+    calls = choice.message.tool_calls
+    if choice.message.content or not calls:
+        logprobs = [token_logprobs(token) for token in choice.shown] if asked.logprobs else []
+        items.append(text_item(id, choice.message.content, status, logprobs))
     items += [
         {
-            "id": f"fc_{answer.id}_{place}",
+            "id": f"fc_{id}_{place}",
             "type": "function_call",
             "call_id": call.id,
             "name": call.name,
@@ -221,11 +196,31 @@ def _items(answer: Answered, asked: Asked) -> list[dict[str, Any]]:
     return items
 
 
-def _usage(answer: Answered) -> dict[str, Any]:
-    prompt, completion = len(answer.prompt), len(answer.tokens)
+def text_item(id: str, text: str, status: str, logprobs: list[dict[str, Any]]) -> dict[str, Any]:
+    """The item of the text."""
+    part = {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs}
+    return {"id": f"msg_{id}", "type": "message", "role": "assistant", "status": status, "content": [part]}
+
+
+def _format(schema: Mapping[str, Any]) -> dict[str, Any]:
+    if schema == {"type": "object"}:
+        return {"type": "json_object"}
+    return {"type": "json_schema", "name": "answer", "schema": schema, "strict": True}
+
+
+def _tool_choice(asked: Asked) -> Any:
+    if not asked.must_call:
+        return "auto" if asked.tools else "none"
+    if len(asked.must_call) == len(asked.tools):
+        return "required"
+    return {"type": "function", "name": asked.must_call[0]}
+
+
+def _usage(answered: Answered, choice: Choice) -> dict[str, Any]:
+    prompt, completion = len(answered.prompt), len(choice.tokens)
     return {
         "input_tokens": prompt,
-        "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+        "input_tokens_details": {"cached_tokens": answered.cached_tokens, "cache_write_tokens": 0},
         "output_tokens": completion,
         "output_tokens_details": {"reasoning_tokens": 0},
         "total_tokens": prompt + completion,
