@@ -19,6 +19,7 @@ from tinker_actors.sampling.requests import (
     SamplingReply,
     SamplingRequest,
 )
+from tinker_actors.sampling.scoring import PromptScores, PromptScoring
 
 if TYPE_CHECKING:
     from tinker_actors.sampling.sampler import Sampler
@@ -28,6 +29,8 @@ __all__ = [
     "EngineDiedError",
     "InvalidRequestError",
     "Overloaded",
+    "PromptScores",
+    "PromptScoring",
     "Residence",
     "Sample",
     "SampledToken",

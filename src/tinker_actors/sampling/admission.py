@@ -12,6 +12,7 @@ from tinker_actors.sampling.metrics import Meter
 from tinker_actors.sampling.requests import Overloaded, Sample, SamplingRequest
 from tinker_actors.sampling.residents import Residents
 from tinker_actors.sampling.rows import Row, Ticket, rows_of
+from tinker_actors.sampling.scores import Scores
 from tinker_actors.sampling.stops import PlainText, stop_ids_of
 
 
@@ -70,15 +71,17 @@ class Admission:
         """
         resident = self._residents.pin(request.snapshot)
         count = request.num_samples
+        seed = secrets.randbits(63) if request.params.seed is None else request.params.seed
         ticket = Ticket(
             request=request,
             resident=resident,
-            seed=secrets.randbits(63) if request.params.seed is None else request.params.seed,
+            seed=seed,
+            scores=None if request.scored_from is None else Scores(request, seed),
             samples=[None] * count,
             missing=count,
             streams=streams,
         )
-        if len(request.prompt) == self._context_length and not ticket.scores:
+        if len(request.prompt) == self._context_length and ticket.scores is None:
             nothing = Sample(tokens=(), logprobs=(), end=TurnEnd.CONTEXT_OVERFLOW, text="")
             ticket.samples = [nothing] * count
             self._residents.unpin(resident)

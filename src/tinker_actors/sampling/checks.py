@@ -24,13 +24,15 @@ class Checks:
         length, limit = len(request.prompt) + len(request.targets), self._context_length
         if length > limit:
             raise ContextOverflowError(f"the prompt has {length} tokens; the context holds {limit}")
-        if length == limit and request.prompt_logprobs and not request.targets:
+        if length == limit and request.scored_from is not None and not request.targets:
             raise ContextOverflowError(
                 f"the prompt has {length} tokens; the context of {limit} leaves no room to sample"
             )
         vocabulary = self._residents.vocab_size
         biased = tuple(token for token, _ in request.params.logit_bias)
-        for field, tokens in (("prompt", request.prompt), ("targets", request.targets), ("logit_bias", biased)):
+        fields = [("prompt", request.prompt), ("targets", request.targets), ("logit_bias", biased)]
+        fields += [(f"scoring.candidates[{place}]", ids) for place, ids in enumerate(request.scoring.candidates)]
+        for field, tokens in fields:
             if tokens and max(tokens) >= vocabulary:
                 position = next(i for i, token in enumerate(tokens) if token >= vocabulary)
                 raise InvalidRequestError(

@@ -71,7 +71,7 @@ class Memory:
         images: Sequence[tuple[int, ImageChunk]],
         *,
         expected: int,
-        reuse: bool,
+        reuse: int,
     ) -> Stretch | None:
         """Give a sequence its places, with what is computed of it already; None if there is no room.
 
@@ -80,11 +80,11 @@ class Memory:
             tokens: The sequence so far; the list is kept and read as it grows.
             images: By position.
             expected: Tokens that will surely be added.
-            reuse: Whether computed tokens may be taken over; the last one never is, as its logits are wanted.
+            reuse: How many computed tokens may be taken over; the last one never is, as its logits are wanted.
         """
         found, length = None, 0
         if reuse and self._caches:
-            found, length = self.index.find(owner, tokens, images, len(tokens) - 1)
+            found, length = self.index.find(owner, tokens, images, min(len(tokens) - 1, reuse))
         wanted = len(tokens) + min(expected, _ROOM)
         if found is not None and self.index.is_finished(found) and length == found.held:
             # the conversation goes on where it ended: nothing to copy unless it needs a larger place

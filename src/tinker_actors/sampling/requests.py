@@ -17,9 +17,11 @@ from dataclasses import dataclass, field
 
 from tinker_actors.data import ImageChunk, ModelInput, TurnEnd
 from tinker_actors.errors import DataError, SamplingError
+from tinker_actors.sampling.scoring import PromptScores, PromptScoring
 
 _SEEDS = 2**64
 _MOST_LOGPROBS = 1000
+_MOST_NUMBERS = 2**22
 
 
 class Overloaded(SamplingError):  # noqa: N818 - it is a state, and names what the asker is told
@@ -154,6 +156,7 @@ class SamplingRequest:
         num_samples: How many independent samples; they share the prompt's computation.
         images: The images that the prompt's placeholders stand for, in order.
         prompt_logprobs: Whether the reply has the log-prob of each prompt token after the first.
+        scoring: What else is wanted of the prompt, and of how much of it.
         targets: Tokens to score: the reply has the log-prob of each, given the prompt and those before it. Nothing is
             sampled then.
         priority: Requests of a higher one go first, and take the place of running ones where memory is short.
@@ -166,6 +169,7 @@ class SamplingRequest:
     num_samples: int = 1
     images: tuple[ImageChunk, ...] = ()
     prompt_logprobs: bool = False
+    scoring: PromptScoring = field(default_factory=PromptScoring)
     targets: tuple[int, ...] = ()
     priority: int = 0
     job: str = ""
@@ -184,6 +188,13 @@ class SamplingRequest:
         _require(
             _is_int(self.num_samples) and self.num_samples >= 1, "num_samples", self.num_samples, "an integer >= 1"
         )
+        _require(isinstance(self.scoring, PromptScoring), "scoring", self.scoring, "PromptScoring")
+        if wrong := self.scoring.wrong(len(self.prompt) - 1):
+            _require(False, f"scoring.{wrong[0]}", wrong[1], wrong[2])
+        numbers = self.scoring.width * len(self.prompt)
+        _require(
+            numbers <= _MOST_NUMBERS, "scoring", f"{numbers} numbers", f"at most {_MOST_NUMBERS} (width times prompt)"
+        )
         if self.images:
             try:
                 ModelInput.of(self.prompt, self.images)
@@ -194,6 +205,17 @@ class SamplingRequest:
     def input(self) -> ModelInput:
         """The prompt with its images in place."""
         return ModelInput.of(self.prompt, self.images)
+
+    @property
+    def scored_from(self) -> int | None:
+        """Position of the first token after which something is scored; None if nothing is."""
+        places, scoring = len(self.prompt) - 1, self.scoring
+        starts = [places] if self.targets else []
+        if self.prompt_logprobs or scoring.tops:
+            starts.append(0 if scoring.last is None else places - scoring.last)
+        if scoring.first_place is not None:
+            starts.append(scoring.first_place)
+        return min(starts, default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,8 +249,9 @@ class SamplingReply:
         prompt_tokens: Length of the prompt.
         seed: The request's seed, or the fresh one if it had none: asking again with it gives the same samples. None
             from an engine that can't repeat samples.
-        prompt_logprobs: Of the prompt's tokens after the first, at temperature 1, shape (prompt_tokens - 1,); empty if
-            not asked for.
+        prompt_logprobs: Of the prompt's tokens after the first, or of the last `scoring.last`, at temperature 1; empty
+            if not asked for.
+        prompt_scores: What `scoring` asked for; None if nothing.
         target_logprobs: Of the targets, at the request's temperature and nothing else, shape (targets,).
         cached_tokens: Prompt tokens that needn't be computed: their keys and values were there.
     """
@@ -239,6 +262,7 @@ class SamplingReply:
     prompt_tokens: int
     seed: int | None
     prompt_logprobs: tuple[float, ...] = ()
+    prompt_scores: PromptScores | None = None
     target_logprobs: tuple[float, ...] = ()
     cached_tokens: int = 0
 

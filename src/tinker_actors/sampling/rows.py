@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import torch
 
     from tinker_actors.sampling.residents import Resident
+    from tinker_actors.sampling.scores import Scores
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -34,7 +35,7 @@ class Ticket:
         closed: Whether nobody waits for it any more: answered, failed or cancelled.
         begun: Whether one of its samples ever had a place.
         cached: Prompt tokens that needn't be computed for its first sample.
-        scored: Log-probs of the tokens of prompt and targets after the first, as far as they are known.
+        scores: Of the tokens of prompt and targets, as far as they are known; None if none are wanted.
     """
 
     request: SamplingRequest
@@ -47,29 +48,25 @@ class Ticket:
     closed: bool = False
     begun: bool = False
     cached: int = 0
-    scored: list[float] = field(default_factory=list[float])
+    scores: Scores | None = None
 
     @property
     def lane(self) -> str:
         """Whose share of the sampler it takes."""
         return self.request.job or self.resident.handle
 
-    @property
-    def scores(self) -> bool:
-        """Whether log-probs of given tokens are wanted."""
-        return self.request.prompt_logprobs or bool(self.request.targets)
-
     def reply(self) -> SamplingReply:
         """The answer, once no sample is missing."""
-        prompt = len(self.request.prompt)
+        scores = self.scores
         return SamplingReply(
             samples=tuple(sample for sample in self.samples if sample is not None),
             snapshot=self.resident.handle,
             snapshot_step=self.resident.step,
-            prompt_tokens=prompt,
+            prompt_tokens=len(self.request.prompt),
             seed=self.seed,
-            prompt_logprobs=tuple(self.scored[: prompt - 1]) if self.request.prompt_logprobs else (),
-            target_logprobs=tuple(self.scored[prompt - 1 :]) if self.request.targets else (),
+            prompt_logprobs=scores.prompt_logprobs() if scores else (),
+            prompt_scores=scores.prompt_scores() if scores else None,
+            target_logprobs=scores.target_logprobs() if scores else (),
             cached_tokens=self.cached,
         )
 

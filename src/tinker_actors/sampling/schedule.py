@@ -165,7 +165,7 @@ class Schedule:
             if not self._lodging.ready(row.ticket.resident):
                 self._parked.setdefault(row.ticket.resident, []).append(self.queue.pop(0))
                 continue
-            leader = self._leaders.get(_prompt(row)) if not row.drawn and not row.ticket.scores else None
+            leader = self._leaders.get(_prompt(row)) if not row.drawn and row.ticket.scores is None else None
             if leader is not None and leader.stretch is not None:
                 self.queue.pop(row.limit)
                 self._counted(row, len(row.sequence) if row.ticket.cached == 0 else 0)
@@ -182,16 +182,17 @@ class Schedule:
             self._counted(row, row.stretch.held)
             self._start(row)
             budget -= row.pending
-            if not row.drawn and not row.ticket.scores and row.pending > 0:
+            if not row.drawn and row.ticket.scores is None and row.pending > 0:
                 self._leaders.setdefault(_prompt(row), row)
 
     def _begin(self, row: Row) -> Stretch | None:
+        scores = row.ticket.scores
         return self.memory.begin(
             row.ticket.resident,
             row.sequence,
             row.images,
             expected=row.limit - row.drawn,
-            reuse=not row.ticket.scores,
+            reuse=len(row.sequence) if scores is None else scores.next,
         )
 
     def _counted(self, row: Row, cached: int) -> None:

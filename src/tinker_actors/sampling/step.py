@@ -16,7 +16,7 @@ from tinker_actors.sampling.attention import Span
 from tinker_actors.sampling.networks import Network, Rows
 from tinker_actors.sampling.rows import Row
 from tinker_actors.sampling.schedule import Schedule, Work
-from tinker_actors.sampling.selection import Drawn, Selector, logprobs_of, row_keys
+from tinker_actors.sampling.selection import Drawn, Selector, row_keys
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,9 +115,11 @@ def _rows_of(network: Network, works: Sequence[Work]) -> tuple[Rows, list[int], 
         stretch = row.stretch
         assert stretch is not None
         held = stretch.held
-        if row.ticket.scores and held < row.given:
-            scoring[work] = (len(wanted), count)
-            wanted.extend(range(len(ids), len(ids) + count))
+        scores = row.ticket.scores
+        scored = 0 if scores is None or held >= row.given else held + count - max(held, scores.next)
+        if scored > 0:
+            scoring[work] = (len(wanted), scored)
+            wanted.extend(range(len(ids) + count - scored, len(ids) + count))
             last.append(len(wanted) - 1)
         elif work.draws:
             wanted.append(len(ids) + count - 1)
@@ -157,20 +159,12 @@ def _positions(vision: Vision, row: Row, held: int, count: int) -> torch.Tensor:
 
 
 def _score(work: Work, logits_tv: torch.Tensor) -> None:
-    """Log-probs of the given tokens that follow these rows: of the prompt at temperature 1, of targets at the row's."""
-    row, ticket = work.row, work.row.ticket
+    """Score the given tokens that follow the last rows of some work."""
+    row, scores = work.row, work.row.ticket.scores
     assert row.stretch is not None
-    first = row.stretch.held
+    assert scores is not None
+    end = row.stretch.held + work.count
     # what was scored already is computed anew after a pre-emption, or by another sample of the request
-    known = len(ticket.scored) - first
-    last = min(first + work.count + 1, row.given)
-    first, logits_tv = first + known, logits_tv[known:]
-    following = row.sequence[first + 1 : last]
-    if not following:
-        return
-    split = max(0, min(len(following), len(ticket.request.prompt) - first - 1))
-    params = ticket.request.params
-    temperature = 1.0 if params.greedy else params.temperature
-    ticket.scored += logprobs_of(logits_tv[:split], following[:split]) if split else []
-    if split < len(following):
-        ticket.scored += logprobs_of(logits_tv[split : len(following)], following[split:], temperature)
+    following = row.sequence[scores.next + 1 : min(end + 1, row.given)]
+    if following:
+        scores.add(logits_tv[scores.next - end + len(logits_tv) :], scores.next, following)

@@ -21,6 +21,7 @@ from tinker_actors.sampling.requests import (
     SamplingReply,
     SamplingRequest,
 )
+from tinker_actors.sampling.scoring import PromptScoring
 
 _PATIENCE = 1.0
 """Seconds that snapshots which leave are waited for at the end."""
@@ -214,6 +215,10 @@ class EngineSampler(Actor):
             raise InvalidRequestError(
                 f"params.temperature is {request.params.temperature}; 1, or 0, which scores the same, is needed for "
                 "targets with this engine"
+            )
+        if request.scoring != PromptScoring():
+            raise InvalidRequestError(
+                f"scoring is {request.scoring}; this engine tells the log-probs of whole prompts only"
             )
         self._engine.check(request)
 
