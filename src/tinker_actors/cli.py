@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.text import Text
 
 from tinker_actors.console.api_keys import add_api_keys
+from tinker_actors.console.gateway_commands import add_serve
 from tinker_actors.console.policies import add_policies
 from tinker_actors.console.seeing import add_play, add_rollouts
 from tinker_actors.errors import ActorError, TinkerActorsError
@@ -83,6 +84,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_keys(commands)
     _add_hosts(commands)
     _add_looking(commands)
+    add_serve(commands)
     return parser
 
 

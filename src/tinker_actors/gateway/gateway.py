@@ -22,6 +22,7 @@ from tinker_actors.gateway.runtime import Runtime
 from tinker_actors.gateway.serving import Serving
 from tinker_actors.gateway.tinker.app import router as tinker_router
 from tinker_actors.gateway.writing import json_response, refusal_response
+from tinker_actors.scheduler.service import Scheduler
 
 
 @dataclass(slots=True, kw_only=True)
@@ -34,6 +35,7 @@ class Gateway:
     Attributes:
         runtime: The actors; entered before, left after.
         admit: Who is let in; programs of the same host alone, if nothing else is said.
+        scheduler: Of the jobs; None if none are taken.
         serving: Loads snapshots into the samplers.
         records: What is remembered over a restart.
         futures: Answers that clients come back for.
@@ -41,6 +43,7 @@ class Gateway:
 
     runtime: Runtime
     admit: Admit = field(default_factory=Admission)
+    scheduler: Scheduler | None = None
     records: Records = field(init=False)
     futures: Futures = field(init=False)
     serving: Serving = field(init=False)

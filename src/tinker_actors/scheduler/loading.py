@@ -8,13 +8,15 @@ import difflib
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast, get_args, get_origin
+from typing import Any, TypeVar, cast, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
 from tinker_actors.errors import ConfigError
 from tinker_actors.scheduler.config import RunConfig
 from tinker_actors.scheduler.sft_config import SftConfig
+
+Model = TypeVar("Model", bound=BaseModel)
 
 JobConfig = RunConfig | SftConfig
 """What a job may be; the key `job` says which."""
@@ -41,7 +43,7 @@ def load_config(
     data: dict[str, Any] = {}
     _merge(data, defaults or {})
     if path is not None:
-        _merge(data, _read_toml(path))
+        _merge(data, read_toml(path))
     for keys, value in _parse_overrides(overrides):
         _merge(data, _nested(keys, value))
     return parse_config(data, source=str(path) if path else "the command line")
@@ -57,6 +59,15 @@ def parse_config(data: Mapping[str, Any], *, source: str) -> JobConfig:
     model = _JOBS.get(job) if isinstance(job, str) else None
     if model is None:
         raise ConfigError(f"{source}: job is {job!r}; one of {', '.join(_JOBS)} is needed")
+    return validated(model, data, source=source)
+
+
+def validated(model: type[Model], data: Mapping[str, Any], *, source: str) -> Model:
+    """Check plain data against a model of sections.
+
+    Raises:
+        ConfigError: As `load_config`.
+    """
     try:
         return model.model_validate(data)
     except ValidationError as error:
@@ -67,7 +78,12 @@ def parse_config(data: Mapping[str, Any], *, source: str) -> JobConfig:
         raise ConfigError(f"{source}: {lines[0]}{more}") from None
 
 
-def _read_toml(path: Path) -> dict[str, Any]:
+def read_toml(path: Path) -> dict[str, Any]:
+    """The plain data of a TOML file.
+
+    Raises:
+        ConfigError: It isn't there, can't be read, or is not TOML.
+    """
     try:
         return tomllib.loads(path.read_text())
     except FileNotFoundError:
@@ -144,7 +160,7 @@ def _hint(location: Sequence[str], model: type[BaseModel]) -> str:
     if close := difflib.get_close_matches(location[-1], known, n=1):
         return f"did you mean {'.'.join([*location[:-1], close[0]])}?"
     text = f"known here: {', '.join(known)}"
-    for job, other in _JOBS.items():
+    for job, other in _JOBS.items() if issubclass(model, JobConfig) else ():
         if other is not model and location[-1] in _known_keys(other, location[:-1]):
             return f'that is a key of job = "{job}"; {text}'
     return text

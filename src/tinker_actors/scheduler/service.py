@@ -28,7 +28,7 @@ class Scheduler(Actor):
         rules: How the queue is served.
         retry: How often failed attempts are repeated.
         grace: Seconds that a job's process has to end when it is told to.
-        save_grace: Seconds that it has before, to save its present step, when it makes room for another.
+        save_grace: Seconds that it has before, to save its present step, when it makes room for another, or in `drain`.
         command: What a job's process is.
     """
 
@@ -66,6 +66,14 @@ class Scheduler(Actor):
         """Stop the jobs' processes and give up the folder."""
         if self._started:
             await self._supervisor.stop()
+
+    @concurrent
+    async def drain(self) -> None:
+        """Start nothing more, and let running jobs save their present step and end: what comes before a clean stop.
+
+        They are queued for the next scheduler of the folder. Jobs are still taken and told of.
+        """
+        await self._supervisor.drain()
 
     async def submit(self, request: JobRequest) -> Job:
         """Take a job: once this has returned, it is kept whatever happens to this process.

@@ -48,7 +48,7 @@ class Supervisor:
         rules: How the queue is served.
         retry: How often failed attempts are repeated.
         grace: Seconds that a process has to end when it is told to.
-        save_grace: Seconds that it has before, to save its present step, when it makes room for another.
+        save_grace: Seconds that it has before, to save its present step, when it makes room for another, or in `drain`.
         command: What a job's process is.
         on_failure: Called once with the error if the store fails while nobody asks for anything. The supervisor starts
             nothing more then, and stops its processes; the next one finds what became of them.
@@ -109,6 +109,15 @@ class Supervisor:
             self.ledger.restore(job.id, job.attempt, Allocation(amount=job.need, devices=job.devices))
             self._orphans.add(job, self.folder(job.id))
         self.tick()
+
+    async def drain(self) -> None:
+        """Start nothing more, and let running jobs save their present step and end; they are queued then."""
+        self._closing = True
+        children = list(self._children.values())
+        for child in children:
+            child.preempt(self._save_grace, self._grace)
+        for child in children:
+            await asyncio.shield(child.ended)
 
     async def stop(self) -> None:
         """Stop all processes, let their jobs be queued for the next supervisor, and give up the folder."""
@@ -314,7 +323,7 @@ class Supervisor:
             return
         if self._children.get(child.job) is child:
             del self._children[child.job]
-        stopped = Reason.PREEMPTED if child.preempted else Reason.INTERRUPTED if self._closing else None
+        stopped = Reason.INTERRUPTED if self._closing else Reason.PREEMPTED if child.preempted else None
         self._settle(child.job, child.attempt, child.how_it_ended(), child.code, stopped)
 
     def _settle_orphan(self, job: Job) -> None:

@@ -1,0 +1,110 @@
+"""`tinker-actors serve`: the gateway as a program of its own."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import signal
+import sys
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any, NoReturn
+
+from rich.console import Console
+from rich.text import Text
+
+from tinker_actors.console.extras import check_extra
+from tinker_actors.scheduler.states import JobState
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+def serve_command(options: argparse.Namespace) -> int:
+    """Serve until SIGINT or SIGTERM.
+
+    Returns:
+        The exit code: 0 once all has ended cleanly.
+
+    Raises:
+        ConfigError: The configuration can't work, or the port can't be had.
+        JobError: Another gateway has the root.
+    """
+    check_extra("serve", "fastapi", "orjson", "uvicorn", "starlette")
+    from tinker_actors.gateway.config import ServeConfig, load_serve_config
+
+    asked = {name: getattr(options, name) for name in ("host", "port", "root")}
+    config: ServeConfig = load_serve_config(
+        Path(options.config) if options.config else None,
+        models=options.model,
+        settings={name: value for name, value in asked.items() if value is not None},
+    )
+    root = Path(config.root)
+    root.mkdir(parents=True, exist_ok=True)
+    logging.basicConfig(
+        filename=root / "serve.log", level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    console = Console()
+    # not closed by `run`: closing waits for compute threads, which can't be cancelled
+    runner = asyncio.Runner()
+    try:
+        runner.run(_until_signalled(_serve(config, console), console))
+    except BaseException:  # an interrupt too ends the loop properly
+        runner.close()
+        raise
+    _leave(0)
+
+
+async def _serve(config: Any, console: Console) -> None:
+    from tinker_actors.gateway.gateway import create_app
+    from tinker_actors.gateway.listening import listening, serving
+    from tinker_actors.gateway.opening import open_gateway
+
+    with listening(config.host, config.port) as listener:
+        _print(console, f"starting, with what it keeps in {config.root}")
+        async with open_gateway(config) as gateway:
+            try:
+                async with serving(create_app(gateway), listener) as url:
+                    names = ", ".join(config.models) or "none"
+                    _print(console, f"serving on {url}")
+                    _print(console, f"base models: {names}")
+                    _print(console, "Ctrl-C ends it; running jobs save their present step first")
+                    await asyncio.Event().wait()
+            finally:
+                jobs = await gateway.scheduler.jobs((JobState.STARTING, JobState.RUNNING)) if gateway.scheduler else []
+                if jobs:
+                    _print(console, f"waiting for {len(jobs)} running jobs to save; Ctrl-C again ends at once")
+
+
+async def _until_signalled(serving: Coroutine[Any, Any, None], console: Console) -> None:
+    """Await the service; the first signal ends it properly, a second one at once. Its children go with it."""
+    loop = asyncio.get_running_loop()
+    task = loop.create_task(serving)
+    received: list[int] = []
+
+    def stop(number: int) -> None:
+        if received:
+            _leave(128 + number)
+        received.append(number)
+        _print(console, f"ending by {signal.Signals(number).name}")
+        task.cancel()
+
+    for number in _SIGNALS:
+        loop.add_signal_handler(number, stop, number)
+    try:
+        await task
+    except asyncio.CancelledError:
+        if not received:
+            raise
+
+
+def _print(console: Console, line: str) -> None:
+    console.print(Text(line), soft_wrap=True)
+
+
+def _leave(code: int) -> NoReturn:
+    """Leave without waiting for compute threads: all that is to be kept is on disk already."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
