@@ -18,7 +18,7 @@ def add_serve(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     )
     serve.add_argument("--host", help="address to listen on (default: 127.0.0.1); others than this host's need keys")
     serve.add_argument("--port", type=int, help="(default: 8400); 0 takes any that is free")
-    serve.add_argument("--root", help="folder of all that is kept (default: serve)")
+    serve.add_argument("--root", help="folder of all that is kept (default: runs/service)")
     serve.add_argument("--config", metavar="SERVE.toml", help="all settings; options win over it")
     serve.set_defaults(call=_serve)
 

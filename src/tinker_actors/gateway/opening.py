@@ -28,9 +28,7 @@ async def open_gateway(config: ServeConfig) -> AsyncIterator[Gateway]:
     async with AsyncExitStack() as stack:
         keys = stack.enter_context(KeyStore(Path(config.root) / FILE_NAME))
         refuse_off_host(config.host, keys)
-        runtime = await stack.enter_async_context(
-            Runtime(config.root, config.served(), in_process=config.in_process)
-        )
+        runtime = await stack.enter_async_context(Runtime(config.root, config.served(), in_process=config.in_process))
         capacity = config.capacity.resources()
         scheduler = await runtime.mesh.spawn(
             Scheduler,
@@ -44,6 +42,4 @@ async def open_gateway(config: ServeConfig) -> AsyncIterator[Gateway]:
             node=0,
         )
         stack.push_async_callback(scheduler.drain)
-        yield await stack.enter_async_context(
-            Gateway(runtime=runtime, scheduler=scheduler, admit=Admission(keys))
-        )
+        yield await stack.enter_async_context(Gateway(runtime=runtime, scheduler=scheduler, admit=Admission(keys)))
