@@ -96,6 +96,19 @@ class Collector:
         if not self.left or self.takes_some:
             self.look()
 
+    def answer_each(self, positions: Sequence[int], values: Sequence[Any]) -> None:
+        """The results of several members that have come together."""
+        if self.takes_some or not self.is_open:
+            for index, value in zip(positions, values, strict=True):
+                self.answer(index, value)
+            return
+        outcomes = self.outcomes
+        for index, value in zip(positions, values, strict=True):
+            outcomes[index] = value
+        self.left -= len(positions)
+        if not self.left:
+            self.look()
+
     def fail(self, index: int, error: BaseException) -> None:
         """A member's error."""
         if not self.is_open:

@@ -12,9 +12,10 @@ kind:
     [STREAM, id, actor, method, args, kwargs, meta, credits]  answered by ITEMs, then one END or ERROR
     [TELL, actor, method, args, kwargs, trace]        counted by one ACK when it has been served or dropped
     [REPLY, id, value]  [ITEM, id, value]  [END, id]  [ERROR, id, exception]
-    [GATHER, id, members, method, args, kwargs, meta]  an ask to several actors, each as [position, actor]; answered by
-                                                      GATHEREDs with every position once, or by one ERROR
-    [GATHERED, id, values, errors]                    each as [position, value or exception]
+    [GATHER, id, actors, method, args, kwargs, meta]  an ask to several actors; answered by GATHEREDs with each of them
+                                                      once, or by one ERROR
+    [GATHERED, id, places, values, failed, errors]    whose values, by their places among the actors (nil: all, in their
+                                                      order), and whose errors
     [TELL_ALL, actors, method, args, kwargs, trace]
     [CANCEL, id]  [CREDIT, id, count]  [ACK, counts]  counts are [actor, count]
     [BULK, kind, value]                               about large data, see `lane.py`
@@ -58,7 +59,7 @@ WAITS: Final = 17
 
 LENGTHS: Final = {
     HELLO: 8, PEER: 7, NAME: 3, ASK: 7, STREAM: 8, TELL: 6, REPLY: 3, ITEM: 3, END: 2, ERROR: 3, CANCEL: 2, CREDIT: 3,
-    ACK: 2, GATHER: 7, GATHERED: 4, TELL_ALL: 6, BULK: 3, WAITS: 3,
+    ACK: 2, GATHER: 7, GATHERED: 6, TELL_ALL: 6, BULK: 3, WAITS: 3,
 }  # fmt: skip
 
 ANSWERS: Final = frozenset({REPLY, ITEM, END, ERROR, GATHERED})

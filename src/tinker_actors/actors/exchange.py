@@ -275,7 +275,7 @@ class Exchange(PeerTable):
                             waiting.settle(parts[2])
                         continue
                     if kind == ASK and len(parts) == 7:
-                        peer.serving.ask(parts)
+                        peer.serving.answer(parts)
                         continue
                 self._dispatch(identity, parts)
                 peer = self.known.get(identity)
@@ -321,7 +321,7 @@ class Exchange(PeerTable):
             peer.serving.gather(parts)
         elif kind == envelope.GATHERED:
             pending = self.pending.get(parts[1])
-            if pending is not None and pending.outcomes(parts[2], parts[3]):
+            if pending is not None and pending.outcomes(*parts[2:]):
                 del self.pending[parts[1]]
         elif kind == envelope.TELL_ALL:
             peer.serving.tell_all(parts)

@@ -25,35 +25,6 @@ Member = tuple[int, RemoteTarget]
 """A member's position in its group, and the way to it."""
 
 
-class GatherWindow:
-    """The windows of all members that one envelope went to, which are released one by one."""
-
-    __slots__ = ("_open",)
-
-    def __init__(self, members: Sequence[Member], size: int) -> None:
-        self._open = dict(members)
-        for _, target in members:
-            target.take(size)
-
-    def release_one(self, index: int, size: int) -> None:
-        """A member has answered."""
-        target = self._open.pop(index, None)
-        if target is not None:
-            target.release(1, size)
-
-    def release_all(self, size: int) -> None:
-        """Nobody else will answer."""
-        targets, self._open = self._open, {}
-        for target in targets.values():
-            target.release(1, size)
-
-    def forget(self) -> None:
-        """The members' process is gone, and their windows with it."""
-        for target in self._open.values():
-            target.outstanding -= 1
-        self._open = {}
-
-
 class PendingPart(Pending):
     """One member's share that travels alone."""
 
@@ -78,29 +49,44 @@ class PendingPart(Pending):
 
 
 class PendingGather(Pending):
-    """The shares of all members in one process."""
+    """The shares of all members in one process.
 
-    __slots__ = ("_collector", "_left", "window")
+    Attributes:
+        members: in the order in which the envelope names them; each has a place in its own window.
+    """
+
+    __slots__ = ("_collector", "_open", "members")
 
     def __init__(self, members: Sequence[Member], ident: int, size: int, collector: Collector) -> None:
         super().__init__(members[0][1], ident)
-        self.window = GatherWindow(members, size)
+        self.members = members
         self.sent = True
         self.size = size
-        self._left = {index for index, _ in members}
+        self._open: dict[int, Member] | None = None  # who has not answered, by place; made when it isn't all or none
         self._collector = collector
+        for _, target in members:
+            target.take(size)
 
-    def outcomes(self, values: Sequence[tuple[int, Any]], errors: Sequence[tuple[int, BaseException]]) -> bool:
+    def outcomes(
+        self,
+        places: Sequence[int] | None,
+        values: Sequence[Any],
+        failed: Sequence[int],
+        errors: Sequence[BaseException],
+    ) -> bool:
         """Some members' answers; True when all have answered."""
-        collector, window, left = self._collector, self.window, self._left
-        for index, value in values:
-            left.discard(index)
-            window.release_one(index, self.size)
-            collector.answer(index, value)
-        for index, error in errors:
-            left.discard(index)
-            window.release_one(index, self.size)
-            collector.fail(index, error)
+        if places is None and self._open is None and len(values) == len(self.members) and not errors:
+            self.done = True
+            self.release()
+            self._collector.answer_each([position for position, _ in self.members], values)
+            return True
+        left = self._left()
+        for place, value in enumerate(values) if places is None else zip(places, values, strict=True):
+            if (position := self._release_one(left, place)) is not None:
+                self._collector.answer(position, value)
+        for place, error in zip(failed, errors, strict=True):
+            if (position := self._release_one(left, place)) is not None:
+                self._collector.fail(position, error)
         self.done = not left
         return self.done
 
@@ -110,19 +96,39 @@ class PendingGather(Pending):
 
     def reject(self, error: BaseException) -> None:
         self.done = True
-        for index in self._left:
-            self._collector.fail(index, copy.copy(error))
-        self._left.clear()
+        for position, _ in self._left().values():
+            self._collector.fail(position, copy.copy(error))
 
     def release(self) -> None:
-        self.window.release_all(self.size)
+        """Nobody else will answer."""
+        members = self.members if self._open is None else self._open.values()
+        self._open = {}
+        size = self.size
+        for _, target in members:
+            target.release(1, size)
 
     def forget(self) -> None:
-        self.window.forget()
+        """The members' process is gone, and their windows with it."""
+        for _, target in self._left().values():
+            target.outstanding -= 1
 
     def cancel(self) -> None:
         """The group no longer wants the answers."""
         self.target.node.exchange.cancel(self.target.address.node, self.id)
+
+    def _left(self) -> dict[int, Member]:
+        if self._open is None:
+            self._open = dict(enumerate(self.members))
+        return self._open
+
+    def _release_one(self, left: dict[int, Member], place: int) -> int | None:
+        """A member has answered: its position, or None if it did before."""
+        member = left.pop(place, None)
+        if member is None:
+            return None
+        position, target = member
+        target.release(1, self.size)
+        return position
 
 
 def send_gather(
@@ -140,7 +146,7 @@ def send_gather(
     ident = exchange.next_id()
     try:
         exchange.require(index)
-        actors = [[position, target.address.id] for position, target in members]
+        actors = [target.actor for _, target in members]
         data, frames = exchange.encode([envelope.GATHER, ident, actors, *request])
     except ActorError as error:
         for position, _ in members:
@@ -162,12 +168,11 @@ def send_gather(
                     sent.append(part)
         if not together:
             return sent
-        actors = [[position, target.address.id] for position, target in together]
+        actors = [target.actor for _, target in together]
         data, frames = exchange.encode([envelope.GATHER, ident, actors, *request])
     pending = PendingGather(together, ident, size, collector)
     exchange.pending[ident] = pending
-    ids = [target.address.id for _, target in together]
-    exchange.send_request(index, ids, ident, data, frames, system=False)
+    exchange.send_request(index, actors, ident, data, frames, system=False)
     sent.append(pending)
     return sent
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from tinker_actors.actors import envelope
@@ -20,6 +21,7 @@ class RemoteGather:
 
     __slots__ = (
         "_errors",
+        "_failed",
         "_ident",
         "_open",
         "_places",
@@ -36,23 +38,23 @@ class RemoteGather:
         self._serving = serving
         self._ident = ident
         self._open: list[tuple[Mailbox, Share]] = []
-        self._places: list[int] = []  # each member's position in its group
-        self._values: list[tuple[int, Any]] = []
-        self._errors: list[tuple[int, BaseException]] = []
+        self._places: list[int] = []  # of those whose `_values` are to be sent
+        self._values: list[Any] = []
+        self._failed: list[int] = []  # of those whose `_errors` are
+        self._errors: list[BaseException] = []
         self._scheduled = False
         self.is_open = True
         self.takes_some = False
         self.outcomes: list[Any] = []
         self.left = 0
 
-    def post(self, members: list[tuple[int, int]], of: Message, *, wait: bool) -> None:
-        """Give each member its share of the ask `of`; `members` are (position in the group, actor id)."""
+    def post(self, actors: list[int], of: Message, *, wait: bool) -> None:
+        """Give each of the actors its share of the ask `of`."""
         node = self._serving.node
-        self.left = len(members)
-        self._places = [index for index, _ in members]
-        self.outcomes = [MISSING] * len(members)
+        self.left = len(actors)
+        self.outcomes = [MISSING] * len(actors)
         here: list[tuple[int, Mailbox]] = []
-        for place, (_, actor) in enumerate(members):
+        for place, actor in enumerate(actors):
             cell = node.cells.get(actor)
             if cell is None:
                 self.fail(place, node.refusal(actor))
@@ -65,12 +67,14 @@ class RemoteGather:
 
     def answer(self, index: int, value: Any) -> None:
         """A member's result."""
-        self._values.append((self._places[index], value))
+        self._places.append(index)
+        self._values.append(value)
         self._answered()
 
     def fail(self, index: int, error: BaseException) -> None:
         """A member's error."""
-        self._errors.append((self._places[index], error))
+        self._failed.append(index)
+        self._errors.append(error)
         self._answered()
 
     def look(self) -> None:
@@ -79,9 +83,14 @@ class RemoteGather:
     def _take(self) -> None:
         """Take the results that came while the members were asked."""
         outcomes, self.outcomes = self.outcomes, []
-        self._values += [
-            (place, value) for place, value in zip(self._places, outcomes, strict=True) if value is not MISSING
-        ]
+        if not (self.left or self._values or self._errors):
+            self._serving.open.pop(self._ident, None)
+            self._give(None, outcomes, (), ())
+            return
+        for place, value in enumerate(outcomes):
+            if value is not MISSING:
+                self._places.append(place)
+                self._values.append(value)
         if self._values or self._errors:
             self._see_off()
 
@@ -105,26 +114,31 @@ class RemoteGather:
 
     def _send(self) -> None:
         self._scheduled = False
-        serving = self._serving
+        places, self._places = self._places, []
         values, self._values = self._values, []
+        failed, self._failed = self._failed, []
         errors, self._errors = self._errors, []
-        if not serving.alive or not (values or errors):
+        if values or errors:
+            self._give(places, values, failed, errors)
+
+    def _give(
+        self, places: Sequence[int] | None, values: Sequence[Any], failed: Sequence[int], errors: Sequence[Any]
+    ) -> None:
+        """Send outcomes, see `envelope`; those that can't be sent together each go alone."""
+        if not self._serving.alive:
             return
-        exchange = serving.node.exchange
         try:
-            exchange.send(serving.peer, [envelope.GATHERED, self._ident, values, errors])
+            self._write(places, values, failed, errors)
             return
         except CodecError as error:
             if len(values) + len(errors) == 1:
-                exchange.send(serving.peer, [envelope.GATHERED, self._ident, [], [((values or errors)[0][0], error)]])
+                self._write((), (), (0,) if places is None else (*places, *failed), (error,))
                 return
-        # One of them can't be sent, or all together are too large: each goes alone.
-        self._each(values, errors)
+        for place, value in enumerate(values) if places is None else zip(places, values, strict=True):
+            self._give((place,), (value,), (), ())
+        for place, error in zip(failed, errors, strict=True):
+            self._give((), (), (place,), (error,))
 
-    def _each(self, values: list[tuple[int, Any]], errors: list[tuple[int, BaseException]]) -> None:
-        for value in values:
-            self._values = [value]
-            self._send()
-        for error in errors:
-            self._errors = [error]
-            self._send()
+    def _write(self, *outcomes: Sequence[Any] | None) -> None:
+        parts = [None if each is None else [*each] for each in outcomes]
+        self._serving.node.exchange.send(self._serving.peer, [envelope.GATHERED, self._ident, *parts])

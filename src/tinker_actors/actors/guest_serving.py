@@ -28,7 +28,7 @@ class GuestServing(Serving):
             super().ask(parts)
 
     def gather(self, parts: list[Any]) -> None:
-        if any(self._is_private(actor) for _, actor in parts[2]):
+        if any(self._is_private(actor) for actor in parts[2]):
             error = UnroutableError(f"node {self.peer} may not ask actors that are the mesh's own")
             self.node.exchange.answer(self.peer, parts[1], [envelope.ERROR, parts[1], error])
         else:

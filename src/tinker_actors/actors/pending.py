@@ -41,8 +41,14 @@ class Pending:
     def item(self, value: Any) -> None:
         """One item of a stream."""
 
-    def outcomes(self, values: Sequence[tuple[int, Any]], errors: Sequence[tuple[int, BaseException]]) -> bool:
-        """Answers of some members of a group; True once all have answered."""
+    def outcomes(
+        self,
+        places: Sequence[int] | None,
+        values: Sequence[Any],
+        failed: Sequence[int],
+        errors: Sequence[BaseException],
+    ) -> bool:
+        """Answers of some members of a group, see `envelope`; True once all have answered."""
         return False
 
     def settle(self, value: Any) -> None:

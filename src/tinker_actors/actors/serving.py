@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from tinker_actors.actors import envelope, traceparent
+from tinker_actors.actors.answering import answerer
 from tinker_actors.actors.buffers import PLAIN
 from tinker_actors.actors.envelope import REPLY
 from tinker_actors.actors.errors import CodecError
@@ -25,7 +26,14 @@ TOMBSTONES = 1024  # cancellations remembered for asks that have not come yet
 
 
 class Serving:
-    """The messages of one incarnation of a peer that actors here have not answered yet."""
+    """The messages of one incarnation of a peer that actors here have not answered yet.
+
+    Attributes:
+        alive: the peer's incarnation is.
+        open: what has not been answered, by id.
+        tombstones: cancellations of asks that have not come.
+        answer: serves an ASK envelope, see `answering`.
+    """
 
     def __init__(self, node: Node, peer: Peer) -> None:
         self.node = node
@@ -34,8 +42,9 @@ class Serving:
         self.write = node.codec.write
         self.alive = True
         self.open: dict[int, RemoteAsk | RemoteStream | RemoteGather] = {}
-        self._tombstones: OrderedDict[int, None] = OrderedDict()
+        self.tombstones: OrderedDict[int, None] = OrderedDict()
         self._acks: dict[int, int] = {}
+        self.answer = answerer(self, RemoteAsk)
 
     def ask(self, parts: list[Any]) -> None:
         """An ASK or STREAM envelope."""
@@ -68,7 +77,7 @@ class Serving:
         else:
             message = RemoteStream(self, parts, chain, due, trace)
             ident, actor = message.ident, message.actor
-        if self._tombstones and self._tombstones.pop(ident, 0) is None:
+        if self.tombstones and self.tombstones.pop(ident, 0) is None:
             message.fail(asyncio.CancelledError())
             return
         cell = self.node.cells.get(actor)
@@ -83,19 +92,19 @@ class Serving:
 
     def gather(self, parts: list[Any]) -> None:
         """A GATHER envelope."""
-        _, ident, members, method, args, kwargs, meta = parts
+        _, ident, listed, method, args, kwargs, meta = parts
         left, steps, nowait, trace = meta or (None, (), 0, None)
         if trace is not None:
             trace = _checked(trace)
         due = None if left is None else self.node.loop.time() + left
         chain: Chain = tuple((int(step), str(label)) for step, label in steps)
-        pairs = [(int(index), int(actor)) for index, actor in members]
-        if not pairs:
+        actors = [int(actor) for actor in listed]
+        if not actors:
             raise CodecError("a group's ask without members")
         message = Message(method, tuple(args), kwargs or {}, chain, due, trace)
         gather = self.open[ident] = RemoteGather(self, ident)
-        gather.post(pairs, message, wait=not nowait)
-        if self._tombstones and self._tombstones.pop(ident, 0) is None:
+        gather.post(actors, message, wait=not nowait)
+        if self.tombstones and self.tombstones.pop(ident, 0) is None:
             gather.cancel()
 
     def tell_all(self, parts: list[Any]) -> None:
@@ -120,9 +129,9 @@ class Serving:
         """The asker gave up; a cancel that overtook its ask waits for it as a tombstone."""
         message = self.open.get(ident)
         if message is None:
-            self._tombstones[ident] = None
-            if len(self._tombstones) > TOMBSTONES:
-                self._tombstones.popitem(last=False)
+            self.tombstones[ident] = None
+            if len(self.tombstones) > TOMBSTONES:
+                self.tombstones.popitem(last=False)
             return
         self._cancel(message)
 
