@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tinker_actors.errors import ActorError, RunError, SnapshotCorruptError, StoreError, TinkerActorsError
+from tinker_actors.gateway.observing.context import present
 from tinker_actors.gateway.refusals import RefusalError
 
 logger = logging.getLogger(__name__)
@@ -49,7 +50,7 @@ def fault_of(error: BaseException, *, during: str) -> Fault:
         return Fault(status=error.status, category=category, text=error.detail, code=error.code)
     if isinstance(error, TinkerActorsError) and not isinstance(error, _OURS):
         return Fault(status=400, category="user", text=str(error), code=_code(error))
-    trace = secrets.token_hex(8)
+    trace = asked.trace if (asked := present.get()) is not None else secrets.token_hex(16)
     logger.error("%s failed, trace %s", during, trace, exc_info=error)
     text = f"{during} failed in the service ({type(error).__name__}); its log has more under trace {trace}"
     return Fault(status=500, category="server", text=text, code="internal")

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Callable
 from typing import TypeAlias
 
 from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from tinker_actors.gateway.bodies import ClientGoneError, read_body, replay
 from tinker_actors.gateway.caller import Caller
+from tinker_actors.gateway.limits import Limiter
+from tinker_actors.gateway.observing.context import present
 from tinker_actors.gateway.refusals import RefusalError
 from tinker_actors.gateway.writing import refusal_response
 
@@ -30,47 +35,81 @@ _GUARDS = (
 """Headers of every answer: what it says is meant for the asking program, or for our own page, and for no frame."""
 
 
-def is_open(scope: Scope) -> bool:
+def own_path(scope: Scope) -> str:
+    """The path within this application, which may be mounted in another."""
+    return scope["path"].removeprefix(scope.get("root_path", ""))
+
+
+def is_open(path: str) -> bool:
     """Whether anybody may ask this."""
-    path: str = scope["path"].removeprefix(scope.get("root_path", ""))
     return path in OPEN_PATHS or path.startswith(OPEN_FOLDER)
 
 
 class Gate:
-    """ASGI middleware that puts the caller into `request.state.caller`, or answers in the route's place.
+    """ASGI middleware that lets a request in or answers in the route's place.
+
+    In this order: its head, its address, who asks (put into `request.state.caller`), how much that tenant asks for, and
+    its body, which a stranger therefore can't make anybody take in.
 
     Args:
         app: What lies behind.
         admit: Who is let in.
+        limiter: How much of it.
+        admitted: Told of every request that gets through: the seconds that it took.
     """
 
-    def __init__(self, app: ASGIApp, *, admit: Admit) -> None:
-        self._app, self._admit = app, admit
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        admit: Admit,
+        limiter: Limiter | None = None,
+        admitted: Callable[[float], None] = lambda _: None,
+    ) -> None:
+        self._app, self._admit, self._limiter, self._admitted = app, admit, limiter or Limiter(), admitted
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let a request in, or not."""
         if scope["type"] == "websocket":  # nothing here speaks it, so nothing behind checks it
             await send({"type": "websocket.close", "code": 1008})
-            return
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        send = _guarded(send)
-        if not is_open(scope):
-            connection = HTTPConnection(scope)
+        elif scope["type"] == "http":
+            send = self._sending(send)
             try:
-                connection.state.caller = self._admit(connection)
-            except RefusalError as error:
-                await refusal_response(scope["path"], error)(scope, receive, send)
+                await self._pass(scope, receive, send)
+            except ClientGoneError:
                 return
-        await self._app(scope, receive, send)
+            except RefusalError as error:  # only those of the gate: behind it the application answers its own
+                await refusal_response(own_path(scope), error)(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
 
+    async def _pass(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path, began = own_path(scope), time.perf_counter()
+        self._limiter.check_head(scope)
+        tenant = ""
+        if not is_open(path):
+            connection = HTTPConnection(scope)
+            connection.state.caller = caller = self._admit(connection)
+            tenant = caller.tenant
+            if (asked := present.get()) is not None:
+                asked.tenant, asked.key = tenant, caller.key
+        with self._limiter.one_of(tenant, path):
+            body = await read_body(scope, receive, self._limiter.limits)
+            with self._limiter.holding(len(body or b"")):
+                self._admitted(time.perf_counter() - began)
+                await self._app(scope, receive if body is None else replay(body, receive), send)
 
-def _guarded(send: Send) -> Send:
-    async def guarded(message: Message) -> None:
-        if message["type"] == "http.response.start":
-            present = {name for name, _ in message["headers"]}
-            message["headers"] = [*message["headers"], *(pair for pair in _GUARDS if pair[0] not in present)]
-        await send(message)
+    def _sending(self, send: Send) -> Send:
+        patience = self._limiter.limits.send_idle
 
-    return guarded
+        async def sent(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                present = {name for name, _ in message["headers"]}
+                message["headers"] = [*message["headers"], *(pair for pair in _GUARDS if pair[0] not in present)]
+            try:
+                async with asyncio.timeout(patience):
+                    await send(message)
+            except TimeoutError:
+                raise ClientGoneError from None
+
+        return sent

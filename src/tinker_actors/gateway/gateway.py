@@ -16,6 +16,9 @@ from tinker_actors.gateway.admission import Admission
 from tinker_actors.gateway.faults import fault_of
 from tinker_actors.gateway.futures import Futures
 from tinker_actors.gateway.gate import Admit, Gate
+from tinker_actors.gateway.limits import Limiter, Limits
+from tinker_actors.gateway.observing.metrics import HttpMetrics
+from tinker_actors.gateway.observing.requests import Watch
 from tinker_actors.gateway.records import Records
 from tinker_actors.gateway.refusals import RefusalError
 from tinker_actors.gateway.runtime import Runtime
@@ -36,17 +39,21 @@ class Gateway:
         runtime: The actors; entered before, left after.
         admit: Who is let in; programs of the same host alone, if nothing else is said.
         scheduler: Of the jobs; None if none are taken.
+        limits: How much may be asked for.
         serving: Loads snapshots into the samplers.
         records: What is remembered over a restart.
         futures: Answers that clients come back for.
+        metrics: What is counted of its requests.
     """
 
     runtime: Runtime
     admit: Admit = field(default_factory=Admission)
     scheduler: Scheduler | None = None
+    limits: Limits = field(default_factory=Limits)
     records: Records = field(init=False)
     futures: Futures = field(init=False)
     serving: Serving = field(init=False)
+    metrics: HttpMetrics = field(default_factory=HttpMetrics)
     _stack: contextlib.AsyncExitStack = field(init=False, default_factory=contextlib.AsyncExitStack)
 
     def __post_init__(self) -> None:
@@ -76,10 +83,11 @@ def create_app(gateway: Gateway) -> FastAPI:
     app.add_exception_handler(RefusalError, refused)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(TinkerActorsError, _failed)
-    app.add_exception_handler(Exception, _failed)
     app.add_api_route("/healthz", _health, methods=["GET"])
     app.include_router(tinker_router)
-    app.add_middleware(Gate, admit=gateway.admit)
+    # the one added last is the outermost
+    app.add_middleware(Gate, admit=gateway.admit, limiter=Limiter(gateway.limits), admitted=gateway.metrics.admitted)
+    app.add_middleware(Watch, metrics=gateway.metrics)
     return app
 
 
@@ -90,15 +98,15 @@ async def _health() -> Response:
 async def refused(request: Request, error: Exception) -> Response:
     """What a route refused, in the form of its API."""
     assert isinstance(error, RefusalError)
-    return refusal_response(request.url.path, error)
+    return refusal_response(request.scope["path"], error)
 
 
 async def _invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     wrong = [f"{'.'.join(map(str, found['loc'][1:])) or 'body'}: {found['msg']}" for found in error.errors()]
-    return refusal_response(request.url.path, RefusalError(422, "; ".join(wrong), code="invalid_request"))
+    return refusal_response(request.scope["path"], RefusalError(422, "; ".join(wrong), code="invalid_request"))
 
 
 async def _failed(request: Request, error: Exception) -> Response:
-    refusal = fault_of(error, during=f"{request.method} {request.url.path}").refusal()
-    return refusal_response(request.url.path, refusal)
+    refusal = fault_of(error, during=f"{request.method} {request.scope['path']}").refusal()
+    return refusal_response(request.scope["path"], refusal)

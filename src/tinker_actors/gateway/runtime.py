@@ -81,7 +81,7 @@ class Runtime:
 
     async def __aenter__(self) -> Self:
         """Start the mesh and its actors; the base models load meanwhile."""
-        self.root.mkdir(parents=True, exist_ok=True)
+        self.root.mkdir(mode=0o700, parents=True, exist_ok=True)  # its files are of many tenants
         async with AsyncExitStack() as stack:
             self.mesh = await stack.enter_async_context(Mesh(nodes=self._nodes, name="tinker-actors serve"))
             self.registry = await self.mesh.spawn(PolicyRegistry, str(self.store), name="policies", node=0)
