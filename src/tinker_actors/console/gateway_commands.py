@@ -20,6 +20,7 @@ def add_serve(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     serve.add_argument("--port", type=int, help="(default: 8400); 0 takes any that is free")
     serve.add_argument("--root", help="folder of all that is kept (default: runs/service)")
     serve.add_argument("--config", metavar="SERVE.toml", help="all settings; options win over it")
+    serve.add_argument("--log-json", action="store_true", default=None, help="write ROOT/serve.log as JSON lines")
     serve.set_defaults(call=_serve)
 
 

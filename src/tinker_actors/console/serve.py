@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import logging
 import os
 import signal
 import sys
@@ -33,18 +32,17 @@ def serve_command(options: argparse.Namespace) -> int:
     """
     check_extra("serve", "fastapi", "orjson", "uvicorn", "starlette")
     from tinker_actors.gateway.config import ServeConfig, load_serve_config
+    from tinker_actors.gateway.observing.logs import configure_logging
 
-    asked = {name: getattr(options, name) for name in ("host", "port", "root")}
+    asked = {name: getattr(options, name) for name in ("host", "port", "root", "log_json")}
     config: ServeConfig = load_serve_config(
         Path(options.config) if options.config else None,
         models=options.model,
         settings={name: value for name, value in asked.items() if value is not None},
     )
     root = Path(config.root)
-    root.mkdir(parents=True, exist_ok=True)
-    logging.basicConfig(
-        filename=root / "serve.log", level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
+    root.mkdir(mode=0o700, parents=True, exist_ok=True)  # its files are of many tenants
+    configure_logging(as_json=config.log_json, path=root / "serve.log")
     console = Console()
     # not closed by `run`: closing waits for compute threads, which can't be cancelled
     runner = asyncio.Runner()

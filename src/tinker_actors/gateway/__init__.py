@@ -1,4 +1,4 @@
 """The gateway: one multi-tenant HTTP service over shared base models, policies and jobs."""
 
-DEFAULT_ROOT = "serve"
+DEFAULT_ROOT = "runs/service"
 """The folder of all that a service keeps, unless another is named."""

@@ -10,6 +10,7 @@ from pydantic import Field
 
 from tinker_actors.errors import ConfigError
 from tinker_actors.gateway import DEFAULT_ROOT
+from tinker_actors.gateway.limits import Limits
 from tinker_actors.gateway.runtime import ServedModel
 from tinker_actors.scheduler.demand import machine
 from tinker_actors.scheduler.loading import read_toml, validated
@@ -156,6 +157,10 @@ class ServeConfig(Section):
     capacity: CapacityTable = CapacityTable()
     rules: RulesTable = RulesTable()
     jobs: JobsTable = JobsTable()
+    limits: Limits = Limits()
+    """How much one request, one tenant and one address may ask for."""
+    log_json: bool = False
+    """Write the log as JSON lines."""
 
     def served(self) -> list[ServedModel]:
         """The base models as the runtime takes them."""

@@ -10,8 +10,11 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from tinker_actors.errors import ConfigError
+from tinker_actors.gateway.wire import GuardedProtocol
 
 _BACKLOG = 2048
+_CONNECTIONS = 16384
+"""At once; beyond them the answer is 503. Each takes some 10 kB."""
 _ENDING = 3
 """Seconds in which requests under way may end when the server does."""
 
@@ -48,6 +51,7 @@ async def serving(app: ASGIApp, listener: socket.socket) -> AsyncIterator[str]:
     """
     config = uvicorn.Config(
         app,
+        http=GuardedProtocol,
         ws="none",
         lifespan="off",
         log_config=None,
@@ -56,6 +60,7 @@ async def serving(app: ASGIApp, listener: socket.socket) -> AsyncIterator[str]:
         date_header=False,
         timeout_graceful_shutdown=_ENDING,
         backlog=_BACKLOG,
+        limit_concurrency=_CONNECTIONS,
     )
     config.load()
     # `serve` would take over the process's signals and look at the time ten times a second

@@ -42,4 +42,6 @@ async def open_gateway(config: ServeConfig) -> AsyncIterator[Gateway]:
             node=0,
         )
         stack.push_async_callback(scheduler.drain)
-        yield await stack.enter_async_context(Gateway(runtime=runtime, scheduler=scheduler, admit=Admission(keys)))
+        yield await stack.enter_async_context(
+            Gateway(runtime=runtime, scheduler=scheduler, admit=Admission(keys), limits=config.limits)
+        )

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
-import uvicorn
-from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 HEAD_BYTES = 64 << 10
@@ -65,23 +62,3 @@ class GuardedProtocol(HttpToolsProtocol):
         if self._head_due is not None:
             self._head_due.cancel()
             self._head_due = None
-
-
-def server_config(app: ASGIApp, *, connections: int = 20_000, **more: Any) -> uvicorn.Config:
-    """How uvicorn serves a gateway.
-
-    Args:
-        app: The application.
-        connections: Most connections at once; beyond it the answer is 503.
-        more: Further arguments of `uvicorn.Config`, such as `host`, `port` or `fd`.
-    """
-    settings: dict[str, Any] = {
-        "http": GuardedProtocol,
-        "ws": "none",  # nothing here speaks it
-        "access_log": False,  # `observing.requests` writes one with tenant and trace
-        "log_config": None,
-        "server_header": False,
-        "proxy_headers": False,  # who asks is who connects; whoever is behind a proxy says so here
-        "limit_concurrency": connections,
-    }
-    return uvicorn.Config(app, **(settings | more))

@@ -7,6 +7,7 @@ import logging
 import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Any
 
@@ -63,14 +64,20 @@ def _printable(text: str) -> str:
     return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)
 
 
+def _file(path: Path) -> logging.Handler:
+    return RotatingFileHandler(path, maxBytes=64 << 20, backupCount=4, encoding="utf-8")
+
+
 def configure_logging(*, as_json: bool = False, path: Path | None = None, level: int = logging.INFO) -> None:
     """Send the program's logs to a file, or to standard error; whatever handlers there were go.
+
+    A file that reaches 64 MiB becomes `.1`, an earlier one `.2`, up to `.4`.
 
     Args:
         as_json: JSON lines rather than lines for people.
         path: The file, which is appended to.
         level: The least that is logged.
     """
-    handler = logging.StreamHandler(sys.stderr) if path is None else logging.FileHandler(path, encoding="utf-8")
+    handler = logging.StreamHandler(sys.stderr) if path is None else _file(path)
     handler.setFormatter(JsonFormatter() if as_json else LineFormatter())
     logging.basicConfig(level=level, handlers=[handler], force=True)
