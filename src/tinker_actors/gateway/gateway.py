@@ -19,6 +19,8 @@ from tinker_actors.gateway.gate import Admit, Gate
 from tinker_actors.gateway.limits import Limiter, Limits
 from tinker_actors.gateway.observing.metrics import HttpMetrics
 from tinker_actors.gateway.observing.requests import Watch
+from tinker_actors.gateway.openai.app import router as openai_router
+from tinker_actors.gateway.openai.speakers import Speakers
 from tinker_actors.gateway.records import Records
 from tinker_actors.gateway.refusals import RefusalError
 from tinker_actors.gateway.runtime import Runtime
@@ -44,6 +46,7 @@ class Gateway:
         records: What is remembered over a restart.
         futures: Answers that clients come back for.
         metrics: What is counted of its requests.
+        speakers: What models need to be spoken to in text.
     """
 
     runtime: Runtime
@@ -54,11 +57,13 @@ class Gateway:
     futures: Futures = field(init=False)
     serving: Serving = field(init=False)
     metrics: HttpMetrics = field(default_factory=HttpMetrics)
+    speakers: Speakers = field(init=False)
     _stack: contextlib.AsyncExitStack = field(init=False, default_factory=contextlib.AsyncExitStack)
 
     def __post_init__(self) -> None:
         self.futures = Futures()
         self.serving = Serving(self.runtime)
+        self.speakers = Speakers(self.runtime)
 
     async def __aenter__(self) -> Self:
         """Start what the routes need beside the actors."""
@@ -85,6 +90,7 @@ def create_app(gateway: Gateway) -> FastAPI:
     app.add_exception_handler(TinkerActorsError, _failed)
     app.add_api_route("/healthz", _health, methods=["GET"])
     app.include_router(tinker_router)
+    app.include_router(openai_router)
     # the one added last is the outermost
     app.add_middleware(Gate, admit=gateway.admit, limiter=Limiter(gateway.limits), admitted=gateway.metrics.admitted)
     app.add_middleware(Watch, metrics=gateway.metrics)

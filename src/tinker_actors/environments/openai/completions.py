@@ -143,11 +143,16 @@ def _ids(asked: CompletionAsked, **ids: tuple[int, ...]) -> dict[str, Any]:
     return {name: list(tokens) for name, tokens in ids.items()} if asked.token_ids else {}
 
 
+def _tops(token: TokenShown) -> dict[str, float] | None:
+    """The likeliest tokens and the token itself, as the API shows them."""
+    return None if token.logprob is None else {**dict(token.top), token.text: token.logprob}
+
+
 def _logprobs(shown: Sequence[TokenShown], offset: int = 0) -> dict[str, Any]:
     lengths = (len(token.text) for token in shown)
     return {
         "tokens": [token.text for token in shown],
         "token_logprobs": [token.logprob for token in shown],
-        "top_logprobs": [dict(token.top) if token.logprob is not None else None for token in shown],
+        "top_logprobs": [_tops(token) for token in shown],
         "text_offset": list(itertools.accumulate(lengths, initial=offset))[: len(shown)],
     }

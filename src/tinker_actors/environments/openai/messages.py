@@ -103,3 +103,18 @@ def with_names(messages: Iterator[Message] | Sequence[Message]) -> tuple[Message
             )
         found.append(message)
     return tuple(found)
+
+
+def gone_on(before: Sequence[Message], said: Message, new: Sequence[Message]) -> tuple[Message, ...]:
+    """A conversation that goes on from an answer.
+
+    Args:
+        before: What was asked then.
+        said: The answer.
+        new: What is said now; begins with a system message where instructions are given, which take the place of the
+            earlier ones.
+    """
+    if new[0].role == "system":
+        rest = before[1:] if before and before[0].role == "system" else before
+        return (new[0], *rest, said, *new[1:])
+    return (*before, said, *new)

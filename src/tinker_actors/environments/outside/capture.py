@@ -16,6 +16,7 @@ from hashlib import blake2b
 from tinker_actors.data import Message, ModelInput, SamplingRecord, ToolList, Turn, TurnEnd, derive_seed
 from tinker_actors.environments.openai.asked import Answered, Asked, Begun, Tell
 from tinker_actors.environments.openai.errors import ApiError, sampling_errors
+from tinker_actors.environments.openai.messages import gone_on
 from tinker_actors.environments.openai.speech import Telling, choices_of, sampled
 from tinker_actors.environments.openai.tools import CallReader, tools_of
 from tinker_actors.environments.outside.binding import Difference, bound
@@ -269,10 +270,7 @@ class Capture:
                 status=404,
                 code="not_found",
             )
-        head, new = before.asked, asked.messages
-        if new[0].role == "system":  # instructions are said anew with every request
-            head, new = (new[0], *(head[1:] if head[0].role == "system" else head)), new[1:]
-        return (*head, before.said, *new)
+        return gone_on(before.asked, before.said, asked.messages)
 
     def _parent(self, messages: tuple[Message, ...], tools: str) -> Call | None:
         """The answer that a conversation goes on from, the longest and the newest; None if it begins anew."""

@@ -1,0 +1,236 @@
+"""Answers conversations and texts from the gateway's samplers."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from tinker_actors.data import Message, ModelInput, ToolList, TurnEnd
+from tinker_actors.environments.openai.asked import (
+    Answered,
+    Asked,
+    Begun,
+    Choice,
+    CompletionAsked,
+    Piece,
+    Tell,
+    Wanted,
+)
+from tinker_actors.environments.openai.errors import ApiError, sampling_errors
+from tinker_actors.environments.openai.messages import gone_on
+from tinker_actors.environments.openai.speech import Telling, choices_of, sampled, shown_prompt
+from tinker_actors.environments.openai.tools import CallReader, tools_of
+from tinker_actors.environments.policy_agent import stops_of
+from tinker_actors.errors import ModelError, PolicyError
+from tinker_actors.gateway.caller import Caller
+from tinker_actors.gateway.openai.names import Target, target_of
+from tinker_actors.gateway.openai.speakers import Speaker
+from tinker_actors.models.tokenizer import Tokenizer
+from tinker_actors.sampling.requests import SamplingParams, SamplingReply, SamplingRequest
+
+if TYPE_CHECKING:
+    from tinker_actors.gateway.gateway import Gateway
+
+MOST_SAMPLES = 512
+"""Answers of one request to completions, over all prompts."""
+
+_NO_LIMIT = 2**31 - 1  # the sampler ends at the context's
+
+
+class Answering:
+    """Answers what one caller asks.
+
+    Args:
+        gateway: What is served.
+        caller: Who asks.
+    """
+
+    def __init__(self, gateway: Gateway, caller: Caller) -> None:
+        self._gateway, self._caller = gateway, caller
+
+    async def answer(self, asked: Asked, tell: Tell | None = None) -> Answered:
+        """Answer a conversation.
+
+        Raises:
+            ApiError: The request can't be served: says why, and whose fault it is.
+        """
+        target = await target_of(self._gateway, self._caller, asked.model)
+        speaker = await self._gateway.speakers.of(target.base_model)
+        reader = CallReader(speaker.format, asked)
+        messages = asked.messages
+        if asked.previous is not None:
+            before = self._gateway.speakers.remembered.find(self._caller.tenant, asked.previous)
+            messages = gone_on(before[:-1], before[-1], messages)
+        renderer = speaker.chats
+        if asked.tools:
+            described = speaker.format.describe(tools_of(asked.tools)) or ""
+            renderer = renderer.with_tools(ToolList(schemas=asked.tools, described=described))
+        # a template may refuse messages in any order that it doesn't know
+        try:
+            prompt = renderer.start(messages).input
+        except ModelError as error:
+            raise ApiError(str(error), param="messages") from None
+        with sampling_errors(prompt="messages", grammar=asked.constrained_by):
+            params = params_of(asked, most=_NO_LIMIT)
+            stops = params.stop if asked.ignore_eos else stops_of(params, renderer)
+            params = replace(params, stop=(*stops, *reader.stops), grammar=reader.grammar)
+            answered = await self._sampled(target, speaker.tokenizer, prompt, params, asked, reader, tell)
+        if asked.store and asked.n == 1:
+            whole = (*messages, answered.choices[0].message)
+            self._gateway.speakers.remembered.keep(self._caller.tenant, answered.id, whole)
+        return answered
+
+    async def complete(self, asked: CompletionAsked, tell: Tell | None = None) -> tuple[Answered, ...]:
+        """Go on from texts; errors as of `answer`."""
+        target = await target_of(self._gateway, self._caller, asked.model)
+        speaker = await self._gateway.speakers.of(target.base_model)
+        if len(asked.prompts) * asked.n > MOST_SAMPLES:
+            raise ApiError(
+                f"n is {asked.n} for {len(asked.prompts)} prompts; at most {MOST_SAMPLES} answers are sampled at once",
+                param="n",
+            )
+        id = secrets.token_hex(12)
+        tasks = [
+            asyncio.create_task(self._gone_on(target, speaker, asked, prompt, id, place * asked.n, tell))
+            for place, prompt in enumerate(asked.prompts)
+        ]
+        try:
+            return tuple(await asyncio.gather(*tasks))
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _gone_on(
+        self,
+        target: Target,
+        speaker: Speaker,
+        asked: CompletionAsked,
+        prompt: str | tuple[int, ...],
+        id: str,
+        first: int,
+        tell: Tell | None,
+    ) -> Answered:
+        tokenizer = speaker.tokenizer
+        tokens = _encoded(prompt, tokenizer) if isinstance(prompt, str) else prompt
+        text = prompt if isinstance(prompt, str) else tokenizer.decode(tokens)
+        scores = asked.max_tokens == 0
+        with sampling_errors(prompt="prompt", grammar=None):
+            params = params_of(replace(asked, max_tokens=1) if scores else asked, most=_NO_LIMIT)
+            given = ModelInput.of(tokens)
+            begun = Begun(id=id, model=target.name, prompt=tokens, text=text, first=first)
+            answered = await self._sampled(
+                target, tokenizer, given, params, asked, _NoCalls(), None if scores else tell, begun
+            )
+        if scores:  # the prompt's log-probs were asked for, and a sampler can't but sample
+            nothing = Choice(message=Message(role="assistant"), end=TurnEnd.LENGTH, tokens=())
+            answered = replace(answered, choices=(nothing,) * asked.n)
+            if tell is not None:
+                tell(begun)
+                for index in range(asked.n):
+                    tell(Piece(index=first + index, choice=nothing))
+        return answered
+
+    async def _sampled(
+        self,
+        target: Target,
+        tokenizer: Tokenizer,
+        prompt: ModelInput,
+        params: SamplingParams,
+        wanted: Wanted,
+        reader: CallReader | _NoCalls,
+        tell: Tell | None,
+        begun: Begun | None = None,
+    ) -> Answered:
+        begun = begun or Begun(id=secrets.token_hex(12), model=target.name, prompt=prompt.tokens)
+        telling = tell and Telling(begun, tell, tokenizer=tokenizer, params=params, reader=reader, wanted=wanted)
+        sampler = self._gateway.runtime.engines_of(target.base_model).sampler
+        async with self._loaded(target) as snapshot:
+            request = SamplingRequest(
+                prompt=prompt.tokens,
+                images=prompt.images,
+                snapshot=snapshot,
+                params=params,
+                num_samples=wanted.n,
+                prompt_logprobs=wanted.prompt_logprobs,
+                job=self._caller.tenant,
+            )
+            reply = await sampled(sampler, request, telling and telling.drawn)
+        answered = _answered(begun, reply, tokenizer, wanted, reader)
+        if telling:
+            telling.ended(answered)
+        return answered
+
+    @asynccontextmanager
+    async def _loaded(self, target: Target) -> AsyncIterator[str]:
+        try:
+            async with self._gateway.serving.loaded(target.base_model, target.handle) as snapshot:
+                yield snapshot
+        except PolicyError as error:
+            raise ApiError(str(error), status=404, param="model", code="model_not_found") from None
+
+
+class _NoCalls:
+    """Reads texts in which there are no calls."""
+
+    tools: tuple[()] = ()
+
+    def begins(self, text: str) -> int:
+        return len(text)
+
+    def message(self, text: str, id: str) -> Message:
+        return Message(role="assistant", content=text)
+
+
+def params_of(wanted: Wanted, *, most: int) -> SamplingParams:
+    """How answers are sampled; what was not asked is the API's default.
+
+    Args:
+        wanted: What was asked.
+        most: New tokens where no number was asked for.
+
+    Raises:
+        ApiError: A value can't be served.
+    """
+    if wanted.top_p == 0:
+        raise ApiError("top_p is 0; a number above 0 is needed (temperature 0 is greedy)", param="top_p")
+    names = ("temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty")
+    asked = {name: value for name in names if (value := getattr(wanted, name)) is not None}
+    if asked.get("top_k") == 0:  # off, as some clients write it
+        del asked["top_k"]
+    return SamplingParams(
+        max_tokens=most if wanted.max_tokens is None else wanted.max_tokens,
+        logit_bias=wanted.logit_bias,
+        stop=wanted.stop,
+        default_stops=not wanted.ignore_eos,
+        seed=wanted.seed,
+        logprobs=wanted.top_logprobs,
+        **asked,
+    )
+
+
+def _answered(
+    begun: Begun, reply: SamplingReply, tokenizer: Tokenizer, wanted: Wanted, reader: CallReader | _NoCalls
+) -> Answered:
+    return Answered(
+        id=begun.id,
+        model=begun.model,
+        prompt=begun.prompt,
+        text=begun.text,
+        first=begun.first,
+        prompt_shown=shown_prompt(begun.prompt, reply.prompt_logprobs, tokenizer) if wanted.prompt_logprobs else (),
+        choices=choices_of(reply.samples, id=begun.id, reader=reader, wanted=wanted, tokenizer=tokenizer),
+        cached_tokens=reply.cached_tokens,
+    )
+
+
+def _encoded(text: str, tokenizer: Tokenizer) -> tuple[int, ...]:
+    """Ids of a text as the model expects texts to begin."""
+    tokens, bos = tokenizer.encode(text), tokenizer.bos_id
+    if bos is not None and tokenizer.adds_bos and tokens[:1] != [bos]:
+        tokens = [bos, *tokens]
+    return tuple(tokens)
