@@ -48,7 +48,7 @@ class Answer:
         return cls(content=orjson.dumps({"error": fault.text, "category": fault.category}), failed=True)
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, weakref_slot=True, eq=False)
 class Future:
     """One request under way, or its answer.
 
@@ -158,6 +158,12 @@ class Futures:
         """Tell that an answer was sent: from now on it is kept for a while only."""
         if not future.read:
             future.read, future.settled_at = True, time.monotonic()
+
+    def forget(self, caller: Caller, request_id: str) -> None:
+        """Drop an answer that its reader has; what is under way or not known stays as it is."""
+        future = self._all.get(request_id)
+        if future is not None and future.answer is not None and (future.tenant == caller.tenant or caller.sees_all):
+            self._drop(future)
 
     def tidy(self) -> None:
         """Drop answers that are too old, then those that were fetched, then the oldest, until the rest may stay."""

@@ -13,6 +13,7 @@ from starlette.responses import Response
 
 from tinker_actors.errors import TinkerActorsError
 from tinker_actors.gateway.admission import Admission
+from tinker_actors.gateway.crowding import Crowding
 from tinker_actors.gateway.faults import fault_of
 from tinker_actors.gateway.futures import Futures
 from tinker_actors.gateway.gate import Admit, Gate
@@ -26,6 +27,7 @@ from tinker_actors.gateway.refusals import RefusalError
 from tinker_actors.gateway.runtime import Runtime
 from tinker_actors.gateway.serving import Serving
 from tinker_actors.gateway.tinker.app import router as tinker_router
+from tinker_actors.gateway.tinker.sample_futures import SampleFutures
 from tinker_actors.gateway.writing import json_response, refusal_response
 from tinker_actors.scheduler.service import Scheduler
 
@@ -47,6 +49,8 @@ class Gateway:
         futures: Answers that clients come back for.
         metrics: What is counted of its requests.
         speakers: What models need to be spoken to in text.
+        samples: Those of sampling sessions.
+        crowding: How much may be under way at the samplers.
     """
 
     runtime: Runtime
@@ -58,6 +62,8 @@ class Gateway:
     serving: Serving = field(init=False)
     metrics: HttpMetrics = field(default_factory=HttpMetrics)
     speakers: Speakers = field(init=False)
+    samples: SampleFutures = field(init=False, default_factory=SampleFutures)
+    crowding: Crowding = field(default_factory=Crowding)
     _stack: contextlib.AsyncExitStack = field(init=False, default_factory=contextlib.AsyncExitStack)
 
     def __post_init__(self) -> None:

@@ -112,6 +112,7 @@ class _Shelf:
         """Handle of a snapshot whose adapter changes nothing."""
         if self._base is None or (self._base.done() and (self._base.cancelled() or self._base.exception())):
             self._base = asyncio.create_task(self._publish_base())
+            self._base.add_done_callback(_look)
         return await asyncio.shield(self._base)
 
     async def forget(self, handle: str) -> None:
@@ -181,3 +182,9 @@ class _Shelf:
         excess = sum(place.loaded.done() for place in self.places.values()) + needed - self._most
         for place in unused[: max(0, excess)]:
             del self.places[place.handle]
+
+
+def _look(task: asyncio.Task[str]) -> None:
+    """See how a task ended, for whoever waited may have gone."""
+    if not task.cancelled():
+        task.exception()

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
-from tinker_actors.gateway.tinker import config, fetching, sessions
+from tinker_actors.gateway.tinker import config, fetching, samplers, sampling, sessions
 
 router = APIRouter(prefix="/api/v1", tags=["tinker"])
 router.include_router(config.router)
 router.include_router(sessions.router)
 router.include_router(fetching.router)
+router.include_router(samplers.router)
+router.include_router(sampling.router)

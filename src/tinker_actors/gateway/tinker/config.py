@@ -21,11 +21,13 @@ CLIENT_CONFIG: dict[str, object] = {
     "fwd_via_fwdbwd": True,
     "create_model_via_load_weights": True,
     "custom_loss_server_side": False,
+    # sampling: copies of a client ask for numbers of their own
+    "sample_join_sampling_session": True,
     "pjwt_auth_enabled": False,
 }
 """Flags that a client's library reads once, when it starts."""
 
-DYNAMIC_CONFIG: dict[str, object] = {"refresh_interval_sec": 300}
+DYNAMIC_CONFIG: dict[str, object] = {"refresh_interval_sec": 300, "sample_cancel_enabled": True}
 """Flags that it reads again and again."""
 
 
