@@ -139,9 +139,9 @@ class Bulk:
 
     def give_back(self) -> None:
         """Give back what nobody here reads any more, in the messages that are about to leave."""
-        with contextlib.suppress(IndexError):  # any thread may add to it, this one alone takes from it
-            while True:
-                self.returning.popleft().give_back()
+        returning = self.returning
+        while returning:  # any thread may add to it, this one alone takes from it
+            returning.popleft().give_back()
 
     def tell_dropped(self) -> None:
         """Let the peers unmap what the arena has given back to the system."""

@@ -107,7 +107,7 @@ def join(envelopes: Sequence[bytes], counts: Sequence[tuple[int, int]]) -> bytes
 
 def may_lead(frames: Sequence[Frame]) -> bool:
     """Whether a batch's frames can stand before it: they are short, and so descriptors, and not too many."""
-    return len(frames) <= LED_MOST and all(len(frame) < OUT_OF_BAND for frame in frames)
+    return len(frames) <= LED_MOST and max(map(len, frames)) < OUT_OF_BAND
 
 
 def lead(descriptors: Sequence[Frame], batch: bytes) -> bytes:

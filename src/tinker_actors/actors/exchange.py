@@ -300,6 +300,10 @@ class Exchange(PeerTable):
             self._settle(parts[1], parts[2] if kind == REPLY else None, None)
         elif kind == ASK or kind == envelope.STREAM:
             peer.serving.ask(parts)
+        elif kind == envelope.BULK:
+            self.last_inbound -= 1  # nobody answers it
+            if peer.lane is not None:
+                peer.lane.control(parts[1], parts[2])
         elif kind == envelope.ERROR:
             self._settle(parts[1], None, parts[2])
         elif kind == envelope.TELL:
@@ -325,10 +329,6 @@ class Exchange(PeerTable):
                 del self.pending[parts[1]]
         elif kind == envelope.TELL_ALL:
             peer.serving.tell_all(parts)
-        elif kind == envelope.BULK:
-            self.last_inbound -= 1  # nobody answers it
-            if peer.lane is not None:
-                peer.lane.control(parts[1], parts[2])
         elif kind == envelope.WAITS:
             self.node.cycles.arrived(peer, parts[1], parts[2])
         elif kind == envelope.HELLO:

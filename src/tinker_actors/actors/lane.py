@@ -325,6 +325,8 @@ class Lane:
 
 def _lying_in(arena: Arena, frame: Frame, size: int) -> tuple[Block, int] | None:
     """The block and the offset in its segment of a buffer that was placed in the arena beforehand."""
+    if getattr(frame.obj, "base", None) is None:
+        return None  # bytes, or an array that owns its memory
     import numpy as np
 
     address = int(np.frombuffer(frame, np.uint8).__array_interface__["data"][0])

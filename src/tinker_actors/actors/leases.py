@@ -207,10 +207,10 @@ class Borrower:
     def give_back(self) -> None:
         """Send what was returned by now."""
         self._waking = False  # first: what is returned from here on asks for another turn
+        returned = self._returned
         leases: list[int] = []
-        with contextlib.suppress(IndexError):
-            while True:
-                leases.append(self._returned.popleft())
+        while returned:  # any thread may add to it, this one alone takes from it
+            leases.append(returned.popleft())
         if leases and not self._closed:
             self._send(leases)
 
