@@ -5,10 +5,13 @@ from __future__ import annotations
 from fastapi import APIRouter
 from starlette.responses import Response
 
+from tinker_actors.gateway.caller import needs
 from tinker_actors.gateway.tinker.shared import GatewayOf
 from tinker_actors.gateway.writing import json_response
 
 router = APIRouter()
+
+_CLIENTS = [needs("train", "sample", "read")]
 
 CLIENT_CONFIG: dict[str, object] = {
     # training: chunks in parallel, and no zstd, which costs more than it saves where the network is a host's own
@@ -31,13 +34,13 @@ DYNAMIC_CONFIG: dict[str, object] = {"refresh_interval_sec": 300, "sample_cancel
 """Flags that it reads again and again."""
 
 
-@router.post("/client/config")
+@router.post("/client/config", dependencies=_CLIENTS)
 async def client_config() -> Response:
     """The flags of a client's library; without them it doesn't start."""
     return json_response(CLIENT_CONFIG)
 
 
-@router.post("/client/dynamic_config")
+@router.post("/client/dynamic_config", dependencies=_CLIENTS)
 async def dynamic_config() -> Response:
     """The flags that may change while a client runs."""
     return json_response(DYNAMIC_CONFIG)
@@ -49,7 +52,7 @@ async def health() -> Response:
     return json_response({"status": "ok"})
 
 
-@router.get("/get_server_capabilities")
+@router.get("/get_server_capabilities", dependencies=_CLIENTS)
 async def capabilities(gateway: GatewayOf) -> Response:
     """The base models that are served."""
     models = [

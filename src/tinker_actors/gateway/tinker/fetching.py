@@ -9,12 +9,12 @@ import orjson
 from fastapi import APIRouter, Header
 from starlette.responses import Response
 
-from tinker_actors.gateway.caller import CallerOf
+from tinker_actors.gateway.caller import CallerOf, needs
 from tinker_actors.gateway.futures import Answer
 from tinker_actors.gateway.tinker.shared import Body, GatewayOf
 from tinker_actors.gateway.writing import json_response
 
-router = APIRouter()
+router = APIRouter(dependencies=[needs("train", "sample")])
 
 HELD = 30.0
 """Seconds that a fetch waits for its answer; the client's library gives up after 45 and asks again at once."""

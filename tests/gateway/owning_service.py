@@ -1,0 +1,121 @@
+"""A gateway with keys, of which one tenant owns something of everything and another one nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+from fastapi import FastAPI
+from tests.gateway.every_route import Asked
+from tests.gateway.gateways import TINY
+
+from tinker_actors.gateway.admission import Admission
+from tinker_actors.gateway.futures import Answer
+from tinker_actors.gateway.gateway import Gateway, create_app
+from tinker_actors.gateway.keys import KeyStore
+from tinker_actors.gateway.record_kinds import CheckpointRecord, ModelRecord, SessionRecord
+from tinker_actors.gateway.runtime import Runtime
+from tinker_actors.policies import PolicySpec
+
+_SESSION = "00000000-0000-4000-8000-00000000000"
+OWN_SESSION, NO_SESSION = f"{_SESSION}1", f"{_SESSION}0"
+OWN_MODEL, NO_MODEL = f"{OWN_SESSION}:train:0", f"{NO_SESSION}:train:0"
+
+MISSING: dict[str, Any] = {
+    "session_id": NO_SESSION,
+    "request_id": "0" * 32,
+    "model": f"tinker://{NO_MODEL}/sampler_weights/1",
+}
+"""For each name of an id, one of its form that nobody has."""
+
+
+def _openai(**body: Any) -> Callable[..., Asked]:
+    def asked(method: str, path: str, values: Mapping[str, Any]) -> Asked:
+        return Asked(method=method, path=path, body={"model": values["model"], **body})
+
+    return asked
+
+
+BODIES: dict[str, Any] = {
+    "POST /v1/chat/completions": _openai(messages=[{"role": "user", "content": "hi"}], max_tokens=1),
+    "POST /v1/completions": _openai(prompt="hi", max_tokens=1),
+    "POST /v1/responses": _openai(input="hi", max_output_tokens=1),
+}
+"""What a route's schema doesn't tell of its body, by the route's name."""
+
+
+class Service:
+    """A gateway, asked by two tenants from another host."""
+
+    def __init__(self, gateway: Gateway, app: FastAPI, keys: KeyStore) -> None:
+        self.gateway, self.app = gateway, app
+        self.keys = {tenant: keys.add(tenant)[1] for tenant in ("owner", "other")}
+        self._store = keys
+        self._handle = ""
+
+    async def start(self) -> None:
+        """Store something to own."""
+        trainer = self.gateway.runtime.engines_of(TINY.name).trainer
+        await trainer.create(PolicySpec(base_model=TINY.catalogue_name, rank=1, name=OWN_MODEL))
+        self._handle = (await trainer.publish(OWN_MODEL)).handle
+
+    def key_with(self, scope: Any) -> str:
+        """A key of the owner's that may do nothing else."""
+        return self._store.add("owner", scopes=[scope])[1]
+
+    def owned(self) -> dict[str, Any]:
+        """Ids of things of the owner's, made anew."""
+        now, records = time.time(), self.gateway.records
+        records.sessions.put(SessionRecord(session_id=OWN_SESSION, tenant="owner", created_at=now, seen_at=now))
+        made: dict[str, Any] = {"tenant": "owner", "model_id": OWN_MODEL, "base_model": TINY.name, "rank": 1}
+        model = ModelRecord(session_id=OWN_SESSION, optimizer="adamw", created_at=now, used_at=now, **made)
+        records.models.put(model)
+        path = f"tinker://{OWN_MODEL}/sampler_weights/1"
+        checkpoint = CheckpointRecord(path=path, kind="sampler", handle=self._handle, created_at=now, **made)
+        records.checkpoints.put(checkpoint)
+        future = self.gateway.futures.open("owner", "test")
+        self.gateway.futures.settle(future, Answer.of({"secret": "of the owner"}))
+        return {"session_id": OWN_SESSION, "request_id": future.request_id, "model": path}
+
+    async def ask(self, asked: Asked, key: str | None) -> httpx.Response:
+        """Make a request."""
+        transport = httpx.ASGITransport(self.app, client=("192.0.2.7", 1))
+        headers = dict(asked.headers) | ({} if key is None else {"X-API-Key": key})
+        async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as client:
+            body = {"json": asked.body} if asked.content is None else {"content": asked.content}
+            async with asyncio.timeout(20):
+                return await client.request(asked.method, asked.path, headers=headers, params=asked.query, **body)
+
+    async def outcome(self, asked: Asked, key: str, ids: Mapping[str, Any]) -> tuple[int, str]:
+        """What came of a request, in the end, without the ids that it named."""
+        answer = await self.ask(asked, key)
+        if answer.status_code == 200 and "request_id" in (promise := _object(answer)) and "retrieve" not in asked.path:
+            fetch = Asked(method="POST", path="/api/v1/retrieve_future", body={"request_id": promise["request_id"]})
+            answer = await self.ask(fetch, key)
+        text = answer.text
+        for name, value in sorted(ids.items(), key=lambda item: -len(str(item[1]))):
+            text = text.replace(str(value), f"<{name}>")
+        return answer.status_code, text
+
+
+def _object(answer: httpx.Response) -> dict[str, Any]:
+    found = answer.json() if "json" in answer.headers.get("content-type", "") else None
+    return found if isinstance(found, dict) else {}
+
+
+@asynccontextmanager
+async def owning_service(root: Path) -> AsyncIterator[Service]:
+    """Such a gateway, over real actors in this process."""
+    with KeyStore(root / "keys.sqlite") as keys:
+        async with (
+            Runtime(root / "service", [TINY], in_process=True) as runtime,
+            Gateway(runtime=runtime, admit=Admission(keys)) as gateway,
+        ):
+            service = Service(gateway, create_app(gateway), keys)
+            await service.start()
+            yield service

@@ -1,0 +1,82 @@
+"""Who may ask what: every route, as nobody, without the scope, as another tenant and as the owner."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from fastapi import FastAPI
+from tests.gateway.every_route import ANY_KEY, Route, every_route
+from tests.gateway.owning_service import BODIES, MISSING, Service, owning_service
+
+TRAVERSALS = (
+    "../../../etc/passwd",
+    "..%2f..%2fetc%2fpasswd",
+    "%2e%2e/%2e%2e/etc/passwd",
+    "/etc/passwd",
+    "a%00b",
+    "~root",
+)
+
+
+@pytest.fixture
+async def service(tmp_path: Path) -> AsyncIterator[Service]:
+    async with owning_service(tmp_path) as service:
+        yield service
+
+
+def closed(app: FastAPI) -> list[Route]:
+    return [route for route in every_route(app) if not route.is_open and route.path not in ANY_KEY]
+
+
+async def test_every_route_says_what_a_key_needs_for_it(service: Service):
+    routes = closed(service.app)
+    assert len(routes) > 5
+    forgotten = [route.name for route in routes if not route.needs or route.lacking is None]
+    assert not forgotten, f"these routes need `dependencies=[needs(...)]` (gateway/caller.py): {forgotten}"
+
+
+async def test_nobody_gets_anything_from_any_route(service: Service):
+    for route in every_route(service.app):
+        if not route.is_open:
+            answer = await service.ask(route.asked(MISSING, BODIES), None)
+            assert (route.name, answer.status_code) == (route.name, 401)
+
+
+async def test_a_key_without_the_scope_gets_nothing_from_any_route(service: Service):
+    for route in closed(service.app):
+        if route.lacking is not None:
+            answer = await service.ask(route.asked(service.owned(), BODIES), service.key_with(route.lacking))
+            assert (route.name, answer.status_code) == (route.name, 403)
+
+
+async def test_what_is_anothers_looks_like_what_is_nobodys_on_every_route(service: Service):
+    for route in closed(service.app):
+        owned = service.owned()
+        missing = {name: MISSING[name] for name in owned}
+        if route.asked(owned, BODIES) == route.asked(missing, BODIES):  # it names nothing
+            continue
+        theirs = await service.outcome(route.asked(owned, BODIES), service.keys["other"], owned)
+        nobodys = await service.outcome(route.asked(missing, BODIES), service.keys["other"], missing)
+        assert theirs[0] >= 400, f"{route.name}: {theirs}"
+        assert (route.name, *theirs) == (route.name, *nobodys)
+
+
+async def test_the_owner_gets_on_every_route_what_is_its_own(service: Service):
+    for route in closed(service.app):
+        owned = service.owned()
+        status, text = await service.outcome(route.asked(owned, BODIES), service.keys["owner"], owned)
+        assert status < 400, f"{route.name}: {status} {text}"
+
+
+async def test_no_id_leads_out_of_the_service(service: Service):
+    for route in closed(service.app):
+        for path in TRAVERSALS:
+            ids = dict.fromkeys(MISSING, path)
+            for key in service.keys.values():
+                status, text = await service.outcome(route.asked(ids, BODIES), key, {})
+                assert "root:" not in text, route.name
+                assert status < 500, f"{route.name} with {path!r}: {status} {text}"
+                if route.parameters:
+                    assert status >= 400, f"{route.name} with {path!r}: {status} {text}"
