@@ -18,7 +18,7 @@ from tinker_actors.gateway.admission import Admission
 from tinker_actors.gateway.futures import Answer
 from tinker_actors.gateway.gateway import Gateway, create_app
 from tinker_actors.gateway.keys import KeyStore
-from tinker_actors.gateway.record_kinds import CheckpointRecord, ModelRecord, SessionRecord
+from tinker_actors.gateway.record_kinds import CheckpointRecord, ModelRecord, SamplerRecord, SessionRecord
 from tinker_actors.gateway.runtime import Runtime
 from tinker_actors.policies import PolicySpec
 
@@ -30,6 +30,9 @@ MISSING: dict[str, Any] = {
     "session_id": NO_SESSION,
     "request_id": "0" * 32,
     "model": f"tinker://{NO_MODEL}/sampler_weights/1",
+    "model_path": f"tinker://{NO_MODEL}/sampler_weights/1",
+    "sampler_id": f"{NO_SESSION}:sample:0",
+    "sampling_session_id": f"{NO_SESSION}:sample:0",
 }
 """For each name of an id, one of its form that nobody has."""
 
@@ -44,6 +47,11 @@ def _openai(**body: Any) -> Callable[..., Asked]:
 BODIES: dict[str, Any] = {
     "POST /v1/chat/completions": _openai(messages=[{"role": "user", "content": "hi"}], max_tokens=1),
     "POST /v1/completions": _openai(prompt="hi", max_tokens=1),
+    "POST /api/v1/asample": {
+        "prompt": {"chunks": [{"type": "encoded_text", "tokens": [5, 6]}]},
+        "sampling_params": {"max_tokens": 1},
+    },
+    "POST /api/v1/retrieve_futures": {"timeout": 0},
     "POST /v1/responses": _openai(input="hi", max_output_tokens=1),
 }
 """What a route's schema doesn't tell of its body, by the route's name."""
@@ -78,9 +86,23 @@ class Service:
         path = f"tinker://{OWN_MODEL}/sampler_weights/1"
         checkpoint = CheckpointRecord(path=path, kind="sampler", handle=self._handle, created_at=now, **made)
         records.checkpoints.put(checkpoint)
-        future = self.gateway.futures.open("owner", "test")
+        sampler: dict[str, Any] = {
+            "sampler_id": f"{OWN_SESSION}:sample:0",
+            "session_id": OWN_SESSION,
+            "kind": "snapshot",
+        }
+        about: dict[str, Any] = {"path": path, "handle": self._handle, "tenant": "owner", "base_model": TINY.name}
+        records.samplers.put(SamplerRecord(created_at=now, **sampler, **about))
+        future = self.gateway.futures.open("owner", "sample")
         self.gateway.futures.settle(future, Answer.of({"secret": "of the owner"}))
-        return {"session_id": OWN_SESSION, "request_id": future.request_id, "model": path}
+        return {
+            "session_id": OWN_SESSION,
+            "request_id": future.request_id,
+            "model": path,
+            "model_path": path,
+            "sampler_id": sampler["sampler_id"],
+            "sampling_session_id": sampler["sampler_id"],
+        }
 
     async def ask(self, asked: Asked, key: str | None) -> httpx.Response:
         """Make a request."""

@@ -19,6 +19,9 @@ TRAVERSALS = (
     "~root",
 )
 
+SILENT = {"POST /api/v1/cancel_future"}
+"""Routes that say the same whether or not there is anything of that id."""
+
 
 @pytest.fixture
 async def service(tmp_path: Path) -> AsyncIterator[Service]:
@@ -59,7 +62,7 @@ async def test_what_is_anothers_looks_like_what_is_nobodys_on_every_route(servic
             continue
         theirs = await service.outcome(route.asked(owned, BODIES), service.keys["other"], owned)
         nobodys = await service.outcome(route.asked(missing, BODIES), service.keys["other"], missing)
-        assert theirs[0] >= 400, f"{route.name}: {theirs}"
+        assert theirs[0] >= 400 or route.name in SILENT, f"{route.name}: {theirs}"
         assert (route.name, *theirs) == (route.name, *nobodys)
 
 

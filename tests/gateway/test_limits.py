@@ -95,7 +95,7 @@ async def test_a_body_is_taken_up_to_its_limit_whether_or_not_it_says_its_size()
 
     limits = Limits(body_bytes=10, large_body_bytes=20)
     async with asking(application(limits)) as client:
-        for path, most in (("/api/v1/create_session", 10), ("/api/v1/forward_backward", 20), ("/v1/responses", 20)):
+        for path, most in (("/api/v1/create_session", 10), ("/api/v1/forward_backward", 20), ("/jobs/v1/uploads", 20)):
             assert (await client.post(path, content=b"x" * most)).text == str(most)
             assert (await client.post(path, content=pieces(most))).text == str(most)
             for content in (b"x" * (most + 1), pieces(most + 1)):

@@ -20,6 +20,9 @@ from tinker_actors.gateway.refusals import RefusalError
 _OVERHEAD = 500
 """Bytes that a future takes beside its answer's content."""
 
+_TIDY_EVERY = 1.0
+"""Seconds in which answers that are too old may stay."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
@@ -109,6 +112,7 @@ class Futures:
         self._all: OrderedDict[str, Future] = OrderedDict()
         self._tasks: set[asyncio.Task[Any]] = set()
         self.bytes = 0
+        self._tidied = 0.0
 
     def __len__(self) -> int:
         return len(self._all)
@@ -131,7 +135,9 @@ class Futures:
         """Give a future's answer, and drop old ones where it is too much with them."""
         if future.settle(answer):
             self.bytes += _OVERHEAD + len(answer.content)
-            self.tidy()
+            # looking at all of them for every answer would take longer than the answers
+            if self.bytes > self._limit or time.monotonic() >= self._tidied + _TIDY_EVERY:
+                self.tidy()
 
     def find(self, caller: Caller, request_id: str) -> Future:
         """A future of the caller's tenant.
@@ -167,7 +173,7 @@ class Futures:
 
     def tidy(self) -> None:
         """Drop answers that are too old, then those that were fetched, then the oldest, until the rest may stay."""
-        now = time.monotonic()
+        self._tidied = now = time.monotonic()
         for future in [future for future in self._all.values() if self._is_over(future, now)]:
             self._drop(future)
         for only_read in (True, False):

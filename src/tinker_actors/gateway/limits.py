@@ -32,8 +32,8 @@ POLLS = frozenset(
 """What clients ask again and again by themselves: it has allowances of its own, so that waiting for results, which the
 Tinker client does once for every request under way, doesn't use up those for asking."""
 
-LARGE = ("/api/v1/forward_backward", "/api/v1/asample", "/v1/", "/jobs/v1/")
-"""Where bodies may be large, by the beginning of the path: batches, images and rows of data."""
+LARGE = ("/api/v1/forward_backward", "/jobs/v1/")
+"""Where bodies may be large, by the beginning of the path: batches, and rows of data."""
 
 
 Bytes: TypeAlias = Annotated[int, Field(ge=1)]
@@ -49,7 +49,7 @@ class Limits(Section):
     """Path and query."""
     header_bytes: Bytes = 32 << 10
     """All headers of a request."""
-    body_bytes: Bytes = 4 * MIB
+    body_bytes: Bytes = 16 * MIB
     """A body, as sent."""
     large_body_bytes: Bytes = 64 * MIB
     """One to the paths in `LARGE`."""
