@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from tinker_actors.errors import ConfigError
 from tinker_actors.gateway import DEFAULT_ROOT
@@ -95,6 +95,9 @@ class QuotaTable(Section):
     cpu_workers: int | None = Field(default=None, ge=0)
     jobs: int | None = Field(default=None, ge=1)
     weight: float = Field(default=1.0, gt=0)
+    """Its part of the machine, relative to others'."""
+    priority: int = 0
+    """The highest that its jobs may have; bounds nobody on a gateway without keys."""
 
     def quota(self, capacity: Resources) -> Quota:
         """As the scheduler takes it."""
@@ -135,7 +138,17 @@ class JobsTable(Section):
     allowed_paths: tuple[str, ...] = ()
     """Folders below which a configuration may name models, data, stores and environments; none if not given."""
     allowed_modules: tuple[str, ...] = ()
-    """Modules, with those below them, whose environments and functions a configuration may name."""
+    """Modules, with those below them, whose environments and functions a configuration may name; and environments of
+    libraries, such as `gymnasium:FrozenLake-v1`."""
+    upload_bytes: int = Field(default=2**28, ge=1)
+    """Most bytes of the rows that a client uploads at once."""
+    upload_bytes_of_tenant: int = Field(default=2**32, ge=1)
+    """Most bytes of all that a tenant has uploaded."""
+
+    @field_validator("allowed_paths")
+    @classmethod
+    def _absolute(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(str(Path(path).expanduser().absolute()) for path in value)
 
     def retry(self) -> RetryPolicy:
         """As the scheduler takes it."""

@@ -22,6 +22,8 @@ from tinker_actors.gateway.observing.metrics import HttpMetrics
 from tinker_actors.gateway.observing.requests import Watch
 from tinker_actors.gateway.openai.app import router as openai_router
 from tinker_actors.gateway.openai.speakers import Speakers
+from tinker_actors.gateway.jobs.app import router as jobs_router
+from tinker_actors.gateway.jobs.submissions import Submissions
 from tinker_actors.gateway.records import Records
 from tinker_actors.gateway.refusals import RefusalError
 from tinker_actors.gateway.runtime import Runtime
@@ -44,6 +46,7 @@ class Gateway:
         admit: Who is let in; programs of the same host alone, if nothing else is said.
         scheduler: Of the jobs; None if none are taken.
         limits: How much may be asked for.
+        submissions: Checks the jobs that callers submit; there if the scheduler is.
         serving: Loads snapshots into the samplers.
         records: What is remembered over a restart.
         futures: Answers that clients come back for.
@@ -57,6 +60,7 @@ class Gateway:
     admit: Admit = field(default_factory=Admission)
     scheduler: Scheduler | None = None
     limits: Limits = field(default_factory=Limits)
+    submissions: Submissions | None = None
     records: Records = field(init=False)
     futures: Futures = field(init=False)
     serving: Serving = field(init=False)
@@ -97,6 +101,7 @@ def create_app(gateway: Gateway) -> FastAPI:
     app.add_api_route("/healthz", _health, methods=["GET"])
     app.include_router(tinker_router)
     app.include_router(openai_router)
+    app.include_router(jobs_router)
     # the one added last is the outermost
     app.add_middleware(Gate, admit=gateway.admit, limiter=Limiter(gateway.limits), admitted=gateway.metrics.admitted)
     app.add_middleware(Watch, metrics=gateway.metrics)

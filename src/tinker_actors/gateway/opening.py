@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -9,6 +10,9 @@ from pathlib import Path
 from tinker_actors.gateway.admission import Admission, refuse_off_host
 from tinker_actors.gateway.config import ServeConfig
 from tinker_actors.gateway.gateway import Gateway
+from tinker_actors.gateway.jobs.submissions import Submissions
+from tinker_actors.gateway.jobs.uploads import Uploads
+from tinker_actors.gateway.jobs.vetting import Allowed
 from tinker_actors.gateway.keys import FILE_NAME, KeyStore
 from tinker_actors.gateway.runtime import Runtime
 from tinker_actors.scheduler.service import Scheduler
@@ -30,9 +34,10 @@ async def open_gateway(config: ServeConfig) -> AsyncIterator[Gateway]:
         refuse_off_host(config.host, keys)
         runtime = await stack.enter_async_context(Runtime(config.root, config.served(), in_process=config.in_process))
         capacity = config.capacity.resources()
+        folder = _folder(config)
         scheduler = await runtime.mesh.spawn(
             Scheduler,
-            str(Path(config.root) / "scheduler"),
+            str(folder),
             capacity,
             rules=config.rules.rules(capacity),
             retry=config.jobs.retry(),
@@ -42,6 +47,34 @@ async def open_gateway(config: ServeConfig) -> AsyncIterator[Gateway]:
             node=0,
         )
         stack.push_async_callback(scheduler.drain)
-        yield await stack.enter_async_context(
-            Gateway(runtime=runtime, scheduler=scheduler, admit=Admission(keys), limits=config.limits)
+        gateway = Gateway(
+            runtime=runtime,
+            admit=Admission(keys),
+            limits=config.limits,
+            scheduler=scheduler,
+            submissions=submissions_for(config, scheduler, folder),
         )
+        yield await stack.enter_async_context(gateway)
+
+
+def submissions_for(config: ServeConfig, scheduler: Scheduler, folder: Path) -> Submissions:
+    """What checks the jobs that callers submit to a scheduler, whose folder this is."""
+    models = {served.name: _from_anywhere(served.catalogue_name) for served in config.served()}
+    jobs = config.jobs
+    return Submissions(
+        scheduler,
+        folder,
+        allowed=Allowed(models=models, paths=jobs.allowed_paths, modules=jobs.allowed_modules),
+        uploads=Uploads(folder, most=jobs.upload_bytes, most_of_tenant=jobs.upload_bytes_of_tenant),
+        most_priority=lambda tenant: config.rules.quotas.get(tenant, config.rules.default).priority,
+    )
+
+
+def _from_anywhere(model: str) -> str:
+    """A model's name that means the same in every working directory."""
+    return os.path.abspath(model) if os.path.isdir(model) else model
+
+
+def _folder(config: ServeConfig) -> Path:
+    """The scheduler's, as jobs with a working directory of their own know it."""
+    return Path(os.path.abspath(config.root)) / "scheduler"

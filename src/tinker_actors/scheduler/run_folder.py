@@ -109,6 +109,11 @@ class RunFolder:
         return self.root / "skipped.jsonl"
 
     @property
+    def replies(self) -> Path:
+        """What an inference run sampled: a record for each prompt, in order."""
+        return self.root / "replies.jsonl"
+
+    @property
     def summary(self) -> Path:
         """The result in a few numbers; written last."""
         return self.root / "summary.json"

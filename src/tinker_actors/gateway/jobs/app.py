@@ -1,0 +1,11 @@
+"""The routes of jobs, under `/jobs/v1`."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+
+from tinker_actors.gateway.jobs import managing, reading
+
+router = APIRouter(prefix="/jobs/v1", tags=["jobs"])
+router.include_router(managing.router)
+router.include_router(reading.router)

@@ -1,0 +1,102 @@
+"""From what a caller submits to what the scheduler takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+from tinker_actors.errors import UnknownJobError
+from tinker_actors.gateway.caller import LOCAL_TENANT, Caller
+from tinker_actors.gateway.jobs.bodies import Submission
+from tinker_actors.gateway.jobs.uploads import PREFIX, Uploads, shown
+from tinker_actors.gateway.jobs.vetting import JOB_STORE, Allowed, vetted
+from tinker_actors.gateway.refusals import RefusalError, not_found
+from tinker_actors.scheduler.demand import request_of
+from tinker_actors.scheduler.job_folder import JobFolder
+from tinker_actors.scheduler.job_records import JobRequest
+from tinker_actors.scheduler.run_folder import RunFolder
+from tinker_actors.scheduler.service import Scheduler
+
+
+class Submissions:
+    """Checks what is submitted.
+
+    Args:
+        scheduler: Of the jobs.
+        root: Its folder.
+        allowed: What a configuration may name.
+        uploads: Of the tenants.
+        most_priority: The highest priority that a tenant may ask for.
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        root: Path,
+        *,
+        allowed: Allowed,
+        uploads: Uploads,
+        most_priority: Callable[[str], int] = lambda _: 0,
+    ) -> None:
+        self._scheduler, self._root, self._allowed = scheduler, root.absolute(), allowed
+        self._most_priority = most_priority
+        self.uploads = uploads
+
+    async def request(self, body: Submission, caller: Caller) -> JobRequest:
+        """What the scheduler is given.
+
+        Raises:
+            ConfigError: The configuration can't work.
+            RefusalError: It names what isn't allowed, or the priority is beyond the tenant's.
+        """
+        free = caller.sees_all or caller.tenant == LOCAL_TENANT
+        if not free and body.priority > (most := self._most_priority(caller.tenant)):
+            raise RefusalError(
+                400,
+                f"priority is {body.priority}; at most {most} is needed for tenant {caller.tenant!r}",
+                code="priority",
+            )
+
+        async def find(name: str) -> str:
+            if name.startswith(PREFIX):
+                return self.uploads.path_of(caller.tenant, name)
+            return await self._store_of(name, caller)
+
+        return request_of(
+            await vetted(body.config, self._allowed, find),
+            directory=self._root,
+            devices=body.devices,
+            memory=body.memory,
+            tenant=caller.tenant,
+            priority=body.priority,
+            key=body.key,
+        )
+
+    def shown(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        """A job's configuration as it was submitted: with names where the job itself has paths."""
+        return {key: self._shown(value) for key, value in config.items()}
+
+    async def _store_of(self, name: str, caller: Caller) -> str:
+        tenant = None if caller.sees_all else caller.tenant
+        try:
+            folder = await self._scheduler.folder(name.removeprefix(JOB_STORE), tenant)
+        except UnknownJobError:
+            raise not_found("job", name.removeprefix(JOB_STORE)) from None
+        return str(RunFolder(JobFolder(Path(folder)).run).policies)
+
+    def _shown(self, value: Any) -> Any:
+        if isinstance(value, str):
+            return self._name_of(value)
+        if isinstance(value, list):
+            return [self._shown(entry) for entry in cast("list[Any]", value)]
+        return self.shown(cast("dict[str, Any]", value)) if isinstance(value, dict) else value
+
+    def _name_of(self, text: str) -> str:
+        for name, base in self._allowed.models.items():
+            if text == base and "/" in text:
+                return name
+        jobs = f"{self._root}/jobs/"
+        if text.startswith(jobs) and text.endswith("/run/policies"):
+            return JOB_STORE + text.removeprefix(jobs).split("/")[0]
+        return shown(text)

@@ -1,0 +1,159 @@
+"""Rows that clients upload for their jobs, such as conversations to learn from: JSON Lines, kept by their content."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import secrets
+from collections.abc import AsyncIterable, AsyncIterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+from tinker_actors.gateway.refusals import RefusalError, not_found
+
+PREFIX = "upload:"
+"""What a configuration's names of uploads begin with."""
+
+FOLDER = "uploads"
+
+_NAME = re.compile(r"[0-9a-f]{64}\Z")
+_LONGEST = 16 * 2**20
+"""Bytes of a row."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Upload:
+    """What was uploaded.
+
+    Attributes:
+        name: `upload:` and the SHA-256 digest of its rows.
+        rows: How many.
+        size: Bytes.
+    """
+
+    name: str
+    rows: int
+    size: int
+
+
+class Uploads:
+    """The uploads of all tenants, each tenant's in a folder of its own.
+
+    Args:
+        root: The scheduler's folder; they lie in `uploads/TENANT/` there.
+        most: Bytes of an upload.
+        most_of_tenant: Bytes of all that a tenant has uploaded.
+    """
+
+    def __init__(self, root: Path, *, most: int, most_of_tenant: int) -> None:
+        self._root, self._most, self._most_of_tenant = root, most, most_of_tenant
+
+    async def take(self, tenant: str, chunks: AsyncIterable[bytes]) -> Upload:
+        """Keep what a client sends, once all of it is there and every row can be used.
+
+        Raises:
+            RefusalError: 413 if it is too much; 400 for a line that can't be a row, which it names.
+        """
+        folder = self._root / FOLDER / tenant
+        folder.mkdir(parents=True, exist_ok=True)
+        left = self._most_of_tenant - sum(path.stat().st_size for path in folder.iterdir())
+        draft = folder / f".draft-{secrets.token_hex(8)}"
+        digest, rows, size = hashlib.sha256(), 0, 0
+        try:
+            with draft.open("xb") as file:
+                async for number, line in _lines(chunks):
+                    row = _row(number, line)
+                    size += len(row)
+                    rows += 1
+                    if size > min(self._most, left):
+                        raise _too_much(self._most if left >= self._most else self._most_of_tenant, size)
+                    digest.update(row)
+                    file.write(row)
+            if not rows:
+                raise RefusalError(400, "the upload has no rows; a JSON object on each line is needed", code="no_rows")
+            draft.replace(folder / f"{digest.hexdigest()}.jsonl")
+        finally:
+            draft.unlink(missing_ok=True)
+        return Upload(name=PREFIX + digest.hexdigest(), rows=rows, size=size)
+
+    def path_of(self, tenant: str, name: str) -> str:
+        """Where an upload of a tenant lies, relative to the scheduler's folder.
+
+        Raises:
+            RefusalError: It has none of this name.
+        """
+        digest = name.removeprefix(PREFIX)
+        path = f"{FOLDER}/{tenant}/{digest}.jsonl"
+        if not _NAME.match(digest) or not (self._root / path).is_file():
+            raise not_found("upload", name)
+        return path
+
+
+def shown(path: str) -> str:
+    """What a client calls a path that `path_of` gave; other text stays as it is."""
+    parts = path.split("/")
+    return PREFIX + parts[2].removesuffix(".jsonl") if len(parts) == 3 and parts[0] == FOLDER else path
+
+
+async def _lines(chunks: AsyncIterable[bytes]) -> AsyncIterator[tuple[int, bytes]]:
+    rest, number = b"", 0
+    async for chunk in chunks:
+        *lines, rest = (rest + chunk).split(b"\n")
+        if len(rest) > _LONGEST:
+            raise _too_long(number + 1)
+        for line in lines:
+            number += 1
+            if line.strip():
+                yield number, line
+    if rest.strip():
+        yield number + 1, rest
+
+
+def _row(number: int, line: bytes) -> bytes:
+    """A line as it is kept: written anew, so that whoever reads it later sees what was checked here."""
+    if len(line) > _LONGEST:
+        raise _too_long(number)
+    try:
+        row = json.loads(line.decode("utf-8").removeprefix("\ufeff"))
+        if not isinstance(row, dict):
+            raise RefusalError(400, f"line {number} is no JSON object", code="bad_row")
+        _refuse_files(row, number)
+        return json.dumps(row, ensure_ascii=False, allow_nan=False).encode() + b"\n"
+    except (ValueError, RecursionError) as error:  # of JSON and of Unicode
+        raise RefusalError(400, f"line {number} is no JSON in UTF-8: {error}", code="bad_row") from None
+
+
+def _refuse_files(value: object, number: int) -> None:
+    """Images are part of the row: what names one by a path would be read from this machine's disk."""
+    if isinstance(value, list):
+        for entry in cast("list[object]", value):
+            _refuse_files(entry, number)
+    elif isinstance(value, dict):
+        fields = cast("Mapping[str, object]", value)
+        for name, entry in fields.items():
+            if name in ("image", "image_url") and not _is_data(entry):
+                raise RefusalError(
+                    400,
+                    f"line {number} has an image that is no data URL; 'data:image/png;base64,...' is",
+                    code="bad_row",
+                )
+            _refuse_files(entry, number)
+
+
+def _is_data(entry: object) -> bool:
+    if isinstance(entry, dict):
+        fields = cast("Mapping[str, object]", entry)
+        return set(fields) <= {"url", "detail"} and _is_data(fields.get("url"))
+    return isinstance(entry, str) and entry.startswith("data:")
+
+
+def _too_much(most: int, size: int) -> RefusalError:
+    return RefusalError(
+        413, f"the upload is larger than the {most} bytes that may be kept ({size} and more)", code="too_large"
+    )
+
+
+def _too_long(number: int) -> RefusalError:
+    return RefusalError(413, f"line {number} is longer than {_LONGEST} bytes", code="too_large")
