@@ -176,7 +176,7 @@ async def test_rows_are_uploaded_once_and_named_by_a_configuration(tmp_path: Pat
         (b'{"a": 1}\n{"a"', 400, "line 2 is no JSON"),
         (b"\xff", 400, "line 1 is no JSON in UTF-8"),
         (b'{"a": NaN}', 400, "line 1"),
-        (b'{"a": ' + b"[" * 100_000, 400, "line 1"),
+        (b'{"a": ' + b"[" * 100_000, 400, "nested"),
         (b'{"m": [{"content": [{"type": "image", "image": "/etc/passwd"}]}]}', 400, "no data URL"),
         (b'{"m": [{"type": "image_url", "image_url": {"url": "x.png"}}]}', 400, "no data URL"),
         (b'{"m": [{"type": "image", "image": {"path": "x.png"}}]}', 400, "no data URL"),

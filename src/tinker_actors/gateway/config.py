@@ -140,8 +140,8 @@ class JobsTable(Section):
     allowed_modules: tuple[str, ...] = ()
     """Modules, with those below them, whose environments and functions a configuration may name; and environments of
     libraries, such as `gymnasium:FrozenLake-v1`."""
-    upload_bytes: int = Field(default=2**28, ge=1)
-    """Most bytes of the rows that a client uploads at once."""
+    upload_bytes: int = Field(default=2**26, ge=1)
+    """Most bytes of the rows that a client uploads at once; `limits.large_body_bytes` bounds them too."""
     upload_bytes_of_tenant: int = Field(default=2**32, ge=1)
     """Most bytes of all that a tenant has uploaded."""
 

@@ -17,13 +17,13 @@ from tinker_actors.gateway.crowding import Crowding
 from tinker_actors.gateway.faults import fault_of
 from tinker_actors.gateway.futures import Futures
 from tinker_actors.gateway.gate import Admit, Gate
+from tinker_actors.gateway.jobs.app import router as jobs_router
+from tinker_actors.gateway.jobs.submissions import Submissions
 from tinker_actors.gateway.limits import Limiter, Limits
 from tinker_actors.gateway.observing.metrics import HttpMetrics
 from tinker_actors.gateway.observing.requests import Watch
 from tinker_actors.gateway.openai.app import router as openai_router
 from tinker_actors.gateway.openai.speakers import Speakers
-from tinker_actors.gateway.jobs.app import router as jobs_router
-from tinker_actors.gateway.jobs.submissions import Submissions
 from tinker_actors.gateway.records import Records
 from tinker_actors.gateway.refusals import RefusalError
 from tinker_actors.gateway.runtime import Runtime
