@@ -3,14 +3,16 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+BROWSER := .browser/.installed
 
-.PHONY: setup demo demo-smollm2 test test-libraries lint types clean help
+.PHONY: setup browser demo demo-smollm2 test test-libraries lint types clean help
 
 help:
 	@echo "make setup         the environment, in $(VENV)"
 	@echo "make demo          a tiny policy learns number_guess by RL (about a minute)"
 	@echo "make demo-smollm2  SmolLM2-135M learns a text task by RL with LoRA (about five minutes)"
 	@echo "make example-NAME  the run of examples/NAME/config.toml, such as make example-gomoku_self_play"
+	@echo "make browser       a headless Chromium for the tests of the dashboard, in .browser"
 	@echo "make test          all tests"
 	@echo "make test-libraries  environments of libraries that can't share .venv, each in a virtual environment of its own"
 	@echo "make lint          formatting, lint and types"
@@ -26,6 +28,12 @@ $(STAMP): pyproject.toml constraints.txt
 	@command -v g++ >/dev/null || command -v clang++ >/dev/null || $(BIN)/python -m pip install --quiet ziglang==0.17.1
 	@touch $@
 
+browser: $(BROWSER)
+
+$(BROWSER): tests/browser/install.py | $(STAMP)
+	@test -n "$$TINKER_ACTORS_CHROMIUM" || $(BIN)/python tests/browser/install.py .browser
+	@mkdir -p .browser && touch $@
+
 demo: $(STAMP)
 	$(BIN)/tinker-actors run examples/number_guess/config.toml
 
@@ -36,7 +44,7 @@ demo-smollm2: $(STAMP)
 example-%: $(STAMP)
 	$(BIN)/tinker-actors run examples/$*/config.toml
 
-test: $(STAMP)
+test: $(STAMP) $(BROWSER)
 	$(BIN)/python -m pytest
 
 # Libraries whose requirements clash with ours or with each other: one virtual environment for each, in .libraries.
@@ -61,4 +69,4 @@ lint: $(STAMP)
 	$(BIN)/basedpyright
 
 clean:
-	rm -rf $(VENV) .libraries runs build dist
+	rm -rf $(VENV) .browser .libraries runs build dist

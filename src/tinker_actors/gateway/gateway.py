@@ -14,6 +14,7 @@ from starlette.responses import Response
 from tinker_actors.errors import TinkerActorsError
 from tinker_actors.gateway.admission import Admission
 from tinker_actors.gateway.crowding import Crowding
+from tinker_actors.gateway.dashboard.app import router as dashboard_router
 from tinker_actors.gateway.faults import fault_of
 from tinker_actors.gateway.futures import Futures
 from tinker_actors.gateway.gate import Admit, Gate
@@ -102,6 +103,7 @@ def create_app(gateway: Gateway) -> FastAPI:
     app.include_router(tinker_router)
     app.include_router(openai_router)
     app.include_router(jobs_router)
+    app.include_router(dashboard_router)
     # the one added last is the outermost
     app.add_middleware(Gate, admit=gateway.admit, limiter=Limiter(gateway.limits), admitted=gateway.metrics.admitted)
     app.add_middleware(Watch, metrics=gateway.metrics)
