@@ -20,6 +20,7 @@ from tinker_actors.gateway.gateway import Gateway, create_app
 from tinker_actors.gateway.keys import KeyStore
 from tinker_actors.gateway.record_kinds import CheckpointRecord, ModelRecord, SamplerRecord, SessionRecord
 from tinker_actors.gateway.runtime import Runtime
+from tinker_actors.gateway.scopes import SCOPES
 from tinker_actors.policies import PolicySpec
 
 _SESSION = "00000000-0000-4000-8000-00000000000"
@@ -62,7 +63,7 @@ class Service:
 
     def __init__(self, gateway: Gateway, app: FastAPI, keys: KeyStore) -> None:
         self.gateway, self.app = gateway, app
-        self.keys = {tenant: keys.add(tenant)[1] for tenant in ("owner", "other")}
+        self.keys = {tenant: keys.add(tenant, scopes=SCOPES - {"admin"})[1] for tenant in ("owner", "other")}
         self._store = keys
         self._handle = ""
 

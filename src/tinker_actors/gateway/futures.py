@@ -117,6 +117,11 @@ class Futures:
     def __len__(self) -> int:
         return len(self._all)
 
+    @property
+    def pending(self) -> int:
+        """How many are under way."""
+        return sum(future.answer is None for future in self._all.values())
+
     def open(self, tenant: str, kind: str) -> Future:
         """A new future of a tenant's, to be settled by whoever opened it."""
         future = Future(request_id=secrets.token_hex(16), tenant=tenant, kind=kind)

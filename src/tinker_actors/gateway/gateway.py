@@ -21,6 +21,8 @@ from tinker_actors.gateway.gate import Admit, Gate
 from tinker_actors.gateway.jobs.app import router as jobs_router
 from tinker_actors.gateway.jobs.submissions import Submissions
 from tinker_actors.gateway.limits import Limiter, Limits
+from tinker_actors.gateway.observing.app import Exposition
+from tinker_actors.gateway.observing.app import router as observing_router
 from tinker_actors.gateway.observing.metrics import HttpMetrics
 from tinker_actors.gateway.observing.requests import Watch
 from tinker_actors.gateway.openai.app import router as openai_router
@@ -100,6 +102,8 @@ def create_app(gateway: Gateway) -> FastAPI:
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(TinkerActorsError, _failed)
     app.add_api_route("/healthz", _health, methods=["GET"])
+    app.state.exposition = Exposition(gateway)
+    app.include_router(observing_router)
     app.include_router(tinker_router)
     app.include_router(openai_router)
     app.include_router(jobs_router)
