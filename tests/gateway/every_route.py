@@ -5,6 +5,7 @@ A route that is new is found by itself. Ids are recognised by the names of their
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -113,7 +114,7 @@ def _walk(app: FastAPI) -> Iterator[Route]:
                 method=method,
                 path=str(context.path),
                 needs=tuple(_needs(dependant)),
-                parameters=tuple(found.alias for found in dependant.path_params),
+                parameters=tuple(re.findall(r"{(\w+)", str(context.path))),
                 body=body,
             )
 

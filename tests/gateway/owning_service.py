@@ -11,20 +11,33 @@ from typing import Any
 
 import httpx
 from fastapi import FastAPI
+from starlette.types import Message, Receive, Scope, Send
+from tests.console.recorded import episode, trajectory, turn
+from tests.gateway.dashboards import play
 from tests.gateway.every_route import Asked
 from tests.gateway.gateways import TINY
+from tests.gateway.job_gateways import GUESS, talking
 
 from tinker_actors.gateway.admission import Admission
+from tinker_actors.gateway.config import ServeConfig
 from tinker_actors.gateway.futures import Answer
 from tinker_actors.gateway.gateway import Gateway, create_app
 from tinker_actors.gateway.keys import KeyStore
+from tinker_actors.gateway.opening import submissions_for
 from tinker_actors.gateway.record_kinds import CheckpointRecord, ModelRecord, SamplerRecord, SessionRecord
 from tinker_actors.gateway.runtime import Runtime
 from tinker_actors.gateway.scopes import SCOPES
 from tinker_actors.policies import PolicySpec
+from tinker_actors.scheduler.job_folder import JobFolder
+from tinker_actors.scheduler.job_records import JobRequest
+from tinker_actors.scheduler.resources import Resources
+from tinker_actors.scheduler.run_folder import RunFolder
+from tinker_actors.scheduler.service import Scheduler
+from tinker_actors.scheduler.states import JobKind, JobState
 
 _SESSION = "00000000-0000-4000-8000-00000000000"
 OWN_SESSION, NO_SESSION = f"{_SESSION}1", f"{_SESSION}0"
+OWN_EPISODE = "train-1-0-0"
 OWN_MODEL, NO_MODEL = f"{OWN_SESSION}:train:0", f"{NO_SESSION}:train:0"
 
 MISSING: dict[str, Any] = {
@@ -34,6 +47,8 @@ MISSING: dict[str, Any] = {
     "model_path": f"tinker://{NO_MODEL}/sampler_weights/1",
     "sampler_id": f"{NO_SESSION}:sample:0",
     "sampling_session_id": f"{NO_SESSION}:sample:0",
+    "job": "job-0000000000",
+    "episode": "nothing",
 }
 """For each name of an id, one of its form that nobody has."""
 
@@ -53,6 +68,12 @@ BODIES: dict[str, Any] = {
         "sampling_params": {"max_tokens": 1},
     },
     "POST /api/v1/retrieve_futures": {"timeout": 0},
+    "GET /dashboard/api/live": lambda method, path, values: Asked(
+        method=method, path=path, query={"run": values["job"]}
+    ),
+    "POST /jobs/v1/jobs": {"config": GUESS},
+    "POST /jobs/v1/uploads": lambda method, path, _: Asked(method=method, path=path, content=b'{"text": "a row"}\n'),
+    "GET /jobs/v1/jobs/{job}/wait": lambda method, path, _: Asked(method=method, path=path, query={"seconds": "0"}),
     "POST /v1/responses": _openai(input="hi", max_output_tokens=1),
 }
 """What a route's schema doesn't tell of its body, by the route's name."""
@@ -72,6 +93,16 @@ class Service:
         trainer = self.gateway.runtime.engines_of(TINY.name).trainer
         await trainer.create(PolicySpec(base_model=TINY.catalogue_name, rank=1, name=OWN_MODEL))
         self._handle = (await trainer.publish(OWN_MODEL)).handle
+        assert self.gateway.scheduler is not None
+        config = {"model": {"name": TINY.catalogue_name}}
+        resources = Resources(cpu_workers=1)
+        asked = JobRequest(
+            kind=JobKind.RL_LORA, name="own", config=config, directory="/", need=resources, tenant="owner"
+        )
+        self._job = (await self.gateway.scheduler.submit(asked)).id
+        await self.gateway.scheduler.wait(self._job, (JobState.RUNNING,))
+        folder = JobFolder(Path(await self.gateway.scheduler.folder(self._job)))
+        play(RunFolder(folder.run), episode(OWN_EPISODE, trajectory("x", turn("go", "12"))))
 
     def key_with(self, scope: Any) -> str:
         """A key of the owner's that may do nothing else."""
@@ -103,11 +134,13 @@ class Service:
             "model_path": path,
             "sampler_id": sampler["sampler_id"],
             "sampling_session_id": sampler["sampler_id"],
+            "job": self._job,
+            "episode": OWN_EPISODE,
         }
 
     async def ask(self, asked: Asked, key: str | None) -> httpx.Response:
         """Make a request."""
-        transport = httpx.ASGITransport(self.app, client=("192.0.2.7", 1))
+        transport = httpx.ASGITransport(_Bounded(self.app), client=("192.0.2.7", 1))
         headers = dict(asked.headers) | ({} if key is None else {"X-API-Key": key})
         async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as client:
             body = {"json": asked.body} if asked.content is None else {"content": asked.content}
@@ -126,8 +159,34 @@ class Service:
         return answer.status_code, text
 
 
+class _Bounded:
+    """An application whose endless answers end when a while has brought nothing more."""
+
+    def __init__(self, app: FastAPI) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        begun = asyncio.Event()
+
+        async def sent(message: Message) -> None:
+            await send(message)
+            if message["type"] == "http.response.body":
+                begun.set()
+
+        answering = asyncio.ensure_future(self._app(scope, receive, sent))
+        waiting = asyncio.ensure_future(begun.wait())
+        await asyncio.wait([answering, waiting], return_when=asyncio.FIRST_COMPLETED)
+        waiting.cancel()
+        if not (await asyncio.wait([answering], timeout=0.5))[0]:
+            answering.cancel()
+            await asyncio.wait([answering])
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+        if not answering.cancelled():
+            answering.result()
+
+
 def _object(answer: httpx.Response) -> dict[str, Any]:
-    found = answer.json() if "json" in answer.headers.get("content-type", "") else None
+    found = answer.json() if answer.headers.get("content-type") == "application/json" else None
     return found if isinstance(found, dict) else {}
 
 
@@ -137,8 +196,13 @@ async def owning_service(root: Path) -> AsyncIterator[Service]:
     with KeyStore(root / "keys.sqlite") as keys:
         async with (
             Runtime(root / "service", [TINY], in_process=True) as runtime,
-            Gateway(runtime=runtime, admit=Admission(keys)) as gateway,
         ):
-            service = Service(gateway, create_app(gateway), keys)
-            await service.start()
-            yield service
+            folder, room = root / "scheduler", Resources(memory=2**40, adapter_slots=64, cpu_workers=99)
+            scheduler = await runtime.mesh.spawn(Scheduler, str(folder), room, command=talking, grace=1.0)
+            checks = submissions_for(ServeConfig(root=str(root / "service")), scheduler, folder)
+            async with Gateway(
+                runtime=runtime, admit=Admission(keys), scheduler=scheduler, submissions=checks
+            ) as gateway:
+                service = Service(gateway, create_app(gateway), keys)
+                await service.start()
+                yield service

@@ -19,6 +19,9 @@ TRAVERSALS = (
     "~root",
 )
 
+CONFLICTS = {("POST /jobs/v1/jobs/{job}/resume", 409), ("POST /dashboard/api/jobs/{job}/resume", 409)}
+"""What the owner is refused because of how things stand: a job that runs can't be resumed."""
+
 SILENT = {"POST /api/v1/cancel_future"}
 """Routes that say the same whether or not there is anything of that id."""
 
@@ -69,8 +72,10 @@ async def test_what_is_anothers_looks_like_what_is_nobodys_on_every_route(servic
 async def test_the_owner_gets_on_every_route_what_is_its_own(service: Service):
     for route in closed(service.app):
         owned = service.owned()
-        status, text = await service.outcome(route.asked(owned, BODIES), service.keys["owner"], owned)
-        assert status < 400, f"{route.name}: {status} {text}"
+        for_admins = frozenset({"admin"}) in route.needs
+        key = service.key_with("admin") if for_admins else service.keys["owner"]
+        status, text = await service.outcome(route.asked(owned, BODIES), key, owned)
+        assert status < 400 or (route.name, status) in CONFLICTS, f"{route.name}: {status} {text}"
 
 
 async def test_no_id_leads_out_of_the_service(service: Service):
