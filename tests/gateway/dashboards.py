@@ -15,9 +15,11 @@ from tests.scheduler.job_material import fake, request
 
 from tinker_actors.data import Episode
 from tinker_actors.gateway.admission import Admission
+from tinker_actors.gateway.config import ServeConfig
 from tinker_actors.gateway.gate import Admit
 from tinker_actors.gateway.gateway import Gateway, create_app
 from tinker_actors.gateway.listening import listening, serving
+from tinker_actors.gateway.opening import submissions_for
 from tinker_actors.gateway.runtime import Runtime
 from tinker_actors.rollouts import transcript
 from tinker_actors.scheduler.job_folder import JobFolder
@@ -94,7 +96,9 @@ async def dashboard(root: Path, *, room: int = 2, admit: Admit | None = None) ->
         scheduler = await runtime.mesh.spawn(
             Scheduler, str(root / "scheduler"), Resources(cpu_workers=room), command=fake, grace=1.0, name="scheduler"
         )
-        async with Gateway(runtime=runtime, scheduler=scheduler, admit=admit or Admission()) as gateway:
+        checks = submissions_for(ServeConfig(root=str(root)), scheduler, root / "scheduler")
+        shared = {"scheduler": scheduler, "submissions": checks, "admit": admit or Admission()}
+        async with Gateway(runtime=runtime, **shared) as gateway:
             yield Dashboard(gateway)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -36,11 +37,11 @@ def row(job: Job, folder: JobFolder) -> dict[str, Any]:
     }
 
 
-def whole(job: Job, folder: JobFolder, transitions: list[Transition]) -> dict[str, Any]:
-    """A job by itself: with its configuration, what it holds and how it came to where it stands."""
+def whole(job: Job, folder: JobFolder, config: Mapping[str, Any], transitions: Sequence[Transition]) -> dict[str, Any]:
+    """A job by itself: with its configuration as it was submitted, what it holds, and how it came to where it is."""
     return {
         **row(job, folder),
-        "config": dict(job.config),
+        "config": config,
         "need": asdict(job.need),
         "devices": list(job.devices),
         "failures": job.failures,

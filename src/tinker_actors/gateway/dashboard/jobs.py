@@ -16,7 +16,8 @@ from tinker_actors.errors import JobRefusedError, JobStateError, UnknownJobError
 from tinker_actors.gateway.caller import CallerOf, needs
 from tinker_actors.gateway.dashboard.job_rows import row, whole
 from tinker_actors.gateway.dashboard.metrics_file import read_metrics
-from tinker_actors.gateway.dashboard.owned import GatewayOf, Owned, OwnedJob, scheduler_of, tenant_of
+from tinker_actors.gateway.dashboard.owned import GatewayOf, Owned, OwnedJob
+from tinker_actors.gateway.jobs.shared import scheduler_of, submissions_of, tenant_of
 from tinker_actors.gateway.refusals import RefusalError, not_found
 from tinker_actors.gateway.writing import json_response
 from tinker_actors.scheduler.job_folder import JobFolder
@@ -75,7 +76,8 @@ async def jobs(
 async def job(gateway: GatewayOf, caller: CallerOf, owned: OwnedJob) -> Response:
     """One job."""
     transitions = await scheduler_of(gateway).transitions(owned.job.id, tenant_of(caller))
-    return json_response(await asyncio.to_thread(whole, owned.job, owned.folder, transitions))
+    config = submissions_of(gateway).shown(owned.job.config)
+    return json_response(await asyncio.to_thread(whole, owned.job, owned.folder, config, transitions))
 
 
 @router.get("/jobs/{job}/log", dependencies=[needs("read", "jobs")])

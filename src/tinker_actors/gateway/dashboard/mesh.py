@@ -15,7 +15,8 @@ from starlette.responses import Response
 from tinker_actors.actors.attach import fetch, running_meshes
 from tinker_actors.errors import RunError
 from tinker_actors.gateway.caller import Caller, CallerOf, needs
-from tinker_actors.gateway.dashboard.owned import GatewayOf, tenant_of
+from tinker_actors.gateway.dashboard.owned import GatewayOf
+from tinker_actors.gateway.jobs.shared import tenant_of
 from tinker_actors.gateway.writing import json_response
 from tinker_actors.scheduler.job_folder import JobFolder
 from tinker_actors.scheduler.job_records import Job

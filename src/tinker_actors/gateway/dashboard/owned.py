@@ -1,20 +1,17 @@
-"""What of the gateway a caller may see: its tenant's jobs and their folders, and nothing of another tenant's."""
+"""What the dashboard's routes have in common: the gateway, and the job that a path names, if it is the caller's."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 from fastapi import Depends, Request
 
-from tinker_actors.errors import UnknownJobError
 from tinker_actors.gateway.caller import Caller, CallerOf
-from tinker_actors.gateway.refusals import RefusalError, not_found
+from tinker_actors.gateway.jobs.shared import folder_of, job_of
 from tinker_actors.scheduler.job_folder import JobFolder
 from tinker_actors.scheduler.job_records import Job
 from tinker_actors.scheduler.run_folder import RunFolder
-from tinker_actors.scheduler.service import Scheduler
 
 if TYPE_CHECKING:
     from tinker_actors.gateway.gateway import Gateway
@@ -29,22 +26,6 @@ if TYPE_CHECKING:
 else:
     GatewayOf = Annotated[Any, Depends(_gateway)]
     """A route's parameter: what all routes share."""
-
-
-def tenant_of(caller: Caller) -> str | None:
-    """Whose jobs a caller may know of; None for everybody's."""
-    return None if caller.sees_all else caller.tenant
-
-
-def scheduler_of(gateway: Gateway) -> Scheduler:
-    """The scheduler.
-
-    Raises:
-        RefusalError: The gateway takes no jobs.
-    """
-    if gateway.scheduler is None:
-        raise RefusalError(404, "this gateway takes no jobs", code="no_jobs")
-    return gateway.scheduler
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +52,7 @@ async def find_job(gateway: Gateway, caller: Caller, job: str) -> Owned:
     Raises:
         RefusalError: There is none of this id that the caller may know of.
     """
-    scheduler, tenant = scheduler_of(gateway), tenant_of(caller)
-    try:
-        found = await scheduler.job(job, tenant)
-        folder = await scheduler.folder(job, tenant)
-    except UnknownJobError:
-        raise not_found("job", job) from None
-    return Owned(found, JobFolder(Path(folder)))
+    return Owned(await job_of(gateway, caller, job), await folder_of(gateway, caller, job))
 
 
 async def _owned(job: str, gateway: GatewayOf, caller: CallerOf) -> Owned:
