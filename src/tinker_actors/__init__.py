@@ -11,6 +11,7 @@ from tinker_actors.lazy import lazy_names
 
 if TYPE_CHECKING:
     from tinker_actors.actors import Actor, ActorRef, Mesh, RestartPolicy
+    from tinker_actors.client import ServiceClient
     from tinker_actors.data import Datum, Episode, EpisodeEnd, Group, Message, Trajectory, Turn, TurnEnd
     from tinker_actors.environments import Agent, Environment, Step
     from tinker_actors.errors import TinkerActorsError
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "actors": ("Actor", "ActorRef", "Mesh", "RestartPolicy"),
+    "client": ("ServiceClient",),
     "data": ("Datum", "Episode", "EpisodeEnd", "Group", "Message", "Trajectory", "Turn", "TurnEnd"),
     "environments": ("Agent", "Environment", "Step"),
     "errors": ("TinkerActorsError",),
@@ -44,6 +46,7 @@ __all__ = [
     "RunConfig",
     "Sampler",
     "SamplingParams",
+    "ServiceClient",
     "Step",
     "TinkerActorsError",
     "Trainer",

@@ -51,6 +51,10 @@ class ModelTable(Section):
     base: str = ""
     """A catalogue name, a local model directory or a hub id; the table's own name if not given."""
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    chat_template: str = ""
+    """A name (`chatml`, `plain`) or Jinja source, for conversations; the tokenizer's own if not given."""
+    tool_format: str = ""
+    """How the model writes calls of tools: `hermes`, `json` or a form of plain text; its template tells if empty."""
     trainer: TrainerTable = TrainerTable()
     sampler: SamplerTable = SamplerTable()
 
@@ -60,6 +64,8 @@ class ModelTable(Section):
             name=name,
             base_model=self.base,
             dtype=self.dtype,
+            chat_template=self.chat_template,
+            tool_format=self.tool_format,
             trainer=self.trainer.model_dump(exclude_none=True),
             sampler=self.sampler.model_dump(exclude_none=True),
         )

@@ -27,6 +27,10 @@ def _answering(request: Request, caller: Caller) -> Answering:
     return Answering(_gateway(request), caller)
 
 
+def _most(request: Request) -> int:
+    return _gateway(request).limits.large_body_bytes
+
+
 @router.get("/models", dependencies=[needs("sample", "read")])
 async def list_models(request: Request, caller: CallerOf) -> Response:
     """Base models, the tenant's policies, and the snapshots that it may sample."""
@@ -52,7 +56,7 @@ async def chat_completions(request: Request, caller: CallerOf) -> Response:
     """Answer a conversation; a stream of events if the body says so."""
 
     async def answered() -> Response:
-        return await served(request, CHAT, _answering(request, caller).answer)
+        return await served(request, CHAT, _answering(request, caller).answer, max_body=_most(request))
 
     return await bounded(answered)
 
@@ -62,7 +66,7 @@ async def completions(request: Request, caller: CallerOf) -> Response:
     """Go on from texts or token ids."""
 
     async def answered() -> Response:
-        return await served(request, COMPLETIONS, _answering(request, caller).complete)
+        return await served(request, COMPLETIONS, _answering(request, caller).complete, max_body=_most(request))
 
     return await bounded(answered)
 
@@ -72,6 +76,6 @@ async def responses(request: Request, caller: CallerOf) -> Response:
     """Answer a conversation in the newer form of the API."""
 
     async def answered() -> Response:
-        return await served(request, RESPONSES, _answering(request, caller).answer)
+        return await served(request, RESPONSES, _answering(request, caller).answer, max_body=_most(request))
 
     return await bounded(answered)
