@@ -42,6 +42,7 @@ OWN_MODEL, NO_MODEL = f"{OWN_SESSION}:train:0", f"{NO_SESSION}:train:0"
 
 MISSING: dict[str, Any] = {
     "session_id": NO_SESSION,
+    "model_id": NO_MODEL,
     "request_id": "0" * 32,
     "model": f"tinker://{NO_MODEL}/sampler_weights/1",
     "model_path": f"tinker://{NO_MODEL}/sampler_weights/1",
@@ -60,7 +61,21 @@ def _openai(**body: Any) -> Callable[..., Asked]:
     return asked
 
 
+def _load(method: str, path: str, values: Mapping[str, Any]) -> Asked:
+    body = {"session_id": values["session_id"], "model_seq_id": 1, "path": values["model_path"], "optimizer": False}
+    return Asked(method=method, path=path, body=body)
+
+
+def _pass(method: str, path: str, values: Mapping[str, Any]) -> Asked:
+    asked = {"data": [], "loss_fn": "ppo"}
+    return Asked(method=method, path=path, body={"model_id": values["model_id"], "forward_backward_input": asked})
+
+
 BODIES: dict[str, Any] = {
+    "POST /api/v1/create_model": {"base_model": TINY.name},
+    "POST /api/v1/load_weights": _load,
+    "POST /api/v1/forward_backward": _pass,
+    "POST /api/v1/forward": _pass,
     "POST /v1/chat/completions": _openai(messages=[{"role": "user", "content": "hi"}], max_tokens=1),
     "POST /v1/completions": _openai(prompt="hi", max_tokens=1),
     "POST /api/v1/asample": {
@@ -129,6 +144,7 @@ class Service:
         self.gateway.futures.settle(future, Answer.of({"secret": "of the owner"}))
         return {
             "session_id": OWN_SESSION,
+            "model_id": OWN_MODEL,
             "request_id": future.request_id,
             "model": path,
             "model_path": path,

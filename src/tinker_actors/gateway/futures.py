@@ -80,10 +80,6 @@ class Future:
         self._settled.set()
         return True
 
-    def fail(self, error: BaseException) -> bool:
-        """Answer with what went wrong."""
-        return self.settle(Answer.failure(fault_of(error, during=self.kind)))
-
     async def settled(self, seconds: float) -> bool:
         """Wait for the answer, at most so long; says whether it is there."""
         try:
@@ -143,6 +139,10 @@ class Futures:
             # looking at all of them for every answer would take longer than the answers
             if self.bytes > self._limit or time.monotonic() >= self._tidied + _TIDY_EVERY:
                 self.tidy()
+
+    def fail(self, future: Future, error: BaseException) -> None:
+        """Answer with what went wrong, and whose fault it was."""
+        self.settle(future, Answer.failure(fault_of(error, during=future.kind)))
 
     def find(self, caller: Caller, request_id: str) -> Future:
         """A future of the caller's tenant.
@@ -208,8 +208,9 @@ class Futures:
         try:
             answer = await work
         except Exception as error:  # the boundary: a client hears of every error through its future
-            answer = Answer.failure(fault_of(error, during=future.kind))
-        self.settle(future, answer)
+            self.fail(future, error)
+        else:
+            self.settle(future, answer)
 
     def _ended(self, future: Future, work: Coroutine[Any, Any, Answer], task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)

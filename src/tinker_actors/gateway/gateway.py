@@ -11,7 +11,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.responses import Response
 
-from tinker_actors.errors import TinkerActorsError
+from tinker_actors.errors import ConfigError, TinkerActorsError
 from tinker_actors.gateway.admission import Admission
 from tinker_actors.gateway.crowding import Crowding
 from tinker_actors.gateway.dashboard.app import router as dashboard_router
@@ -32,9 +32,12 @@ from tinker_actors.gateway.refusals import RefusalError
 from tinker_actors.gateway.runtime import Runtime
 from tinker_actors.gateway.serving import Serving
 from tinker_actors.gateway.tinker.app import router as tinker_router
+from tinker_actors.gateway.tinker.losses import SURROGATES
+from tinker_actors.gateway.tinker.runs import TrainingRuns
 from tinker_actors.gateway.tinker.sample_futures import SampleFutures
 from tinker_actors.gateway.writing import json_response, refusal_response
 from tinker_actors.scheduler.service import Scheduler
+from tinker_actors.training.contract import LossName
 
 
 @dataclass(slots=True, kw_only=True)
@@ -57,6 +60,9 @@ class Gateway:
         speakers: What models need to be spoken to in text.
         samples: Those of sampling sessions.
         crowding: How much may be under way at the samplers.
+        training: The models in training.
+        stable_reinforce: The loss that is computed where clients ask for `stable_reinforce`, whose objective isn't
+            public; None to refuse it.
     """
 
     runtime: Runtime
@@ -64,8 +70,10 @@ class Gateway:
     scheduler: Scheduler | None = None
     limits: Limits = field(default_factory=Limits)
     submissions: Submissions | None = None
+    stable_reinforce: LossName | None = None
     records: Records = field(init=False)
     futures: Futures = field(init=False)
+    training: TrainingRuns = field(init=False)
     serving: Serving = field(init=False)
     metrics: HttpMetrics = field(default_factory=HttpMetrics)
     speakers: Speakers = field(init=False)
@@ -74,6 +82,8 @@ class Gateway:
     _stack: contextlib.AsyncExitStack = field(init=False, default_factory=contextlib.AsyncExitStack)
 
     def __post_init__(self) -> None:
+        if self.stable_reinforce not in (None, *SURROGATES):
+            raise ConfigError(f"stable_reinforce is {self.stable_reinforce!r}; None or one of {SURROGATES} is needed")
         self.futures = Futures()
         self.serving = Serving(self.runtime)
         self.speakers = Speakers(self.runtime)
@@ -84,6 +94,8 @@ class Gateway:
             self.records = Records(self.runtime.root / "gateway.sqlite")
             stack.callback(self.records.close)
             stack.push_async_callback(self.futures.close)
+            self.training = TrainingRuns(self.runtime, self.records, self.futures)
+            await stack.enter_async_context(self.training.running())
             self._stack = stack.pop_all()
         return self
 

@@ -89,6 +89,7 @@ class TrainingEngine:
         datums: Sequence[Datum],
         loss: LossConfig,
         *,
+        every_target: bool = False,
         proceed: Callable[[], None] = lambda: None,
     ) -> ForwardBackwardResult:
         """Add the gradient of the loss, summed over trained tokens, to the policy's pending gradients.
@@ -97,6 +98,7 @@ class TrainingEngine:
             policy_id: The policy.
             datums: The batch. One without a trained token is fine and adds nothing.
             loss: The loss.
+            every_target: Give log-probs of all targets rather than the trained ones; loss and metrics don't change.
             proceed: Called between micro-batches; if it raises, the pending gradients are as before the call.
 
         Raises:
@@ -104,12 +106,13 @@ class TrainingEngine:
             DataError: A datum doesn't suit the loss or the model; nothing was computed.
             PolicyError: The loss has a value loss and the policy no value head.
         """
-        return self.forward_backward_many([(policy_id, datums, loss)], proceed=proceed)[0]
+        return self.forward_backward_many([(policy_id, datums, loss)], every_target=every_target, proceed=proceed)[0]
 
     def forward_backward_many(
         self,
         batches: Sequence[tuple[str, Sequence[Datum], LossConfig]],
         *,
+        every_target: bool = False,
         proceed: Callable[[], None] = lambda: None,
     ) -> tuple[ForwardBackwardResult, ...]:
         """As `forward_backward` for several policies, in passes over the base that they share.
@@ -120,6 +123,7 @@ class TrainingEngine:
 
         Args:
             batches: For each policy, once, its id, datums and loss.
+            every_target: As of `forward_backward`.
             proceed: Called between passes; if it raises, the pending gradients of all are as before the call.
 
         Returns:
@@ -138,7 +142,7 @@ class TrainingEngine:
         with contextlib.ExitStack() as stack:
             for work in works:
                 stack.enter_context(work.policy.accumulating())
-            return tuple(self._compute(works, backward=True, proceed=proceed))
+            return tuple(self._compute(works, backward=True, every_target=every_target, proceed=proceed))
 
     def forward(
         self, policy_id: str, datums: Sequence[Datum], loss: LossConfig, *, every_target: bool = False

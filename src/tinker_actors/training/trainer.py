@@ -101,16 +101,21 @@ class Trainer(Actor):
         """All policies in training."""
         return await self._run(self._engine.policies)
 
-    async def forward_backward(self, policy: str, datums: Sequence[Datum], loss: LossConfig) -> ForwardBackwardResult:
-        """Add the gradient of the summed loss to the policy's pending gradients."""
-        return await self._passes(partial(self._engine.forward_backward, policy, datums, loss), repr(policy))
+    async def forward_backward(
+        self, policy: str, datums: Sequence[Datum], loss: LossConfig, *, every_target: bool = False
+    ) -> ForwardBackwardResult:
+        """Add the gradient of the summed loss to the policy's pending gradients; `every_target` as of `forward`."""
+        (result,) = await self.forward_backward_many([(policy, datums, loss)], every_target=every_target)
+        return result
 
     async def forward_backward_many(
-        self, batches: Sequence[tuple[str, Sequence[Datum], LossConfig]]
+        self, batches: Sequence[tuple[str, Sequence[Datum], LossConfig]], *, every_target: bool = False
     ) -> tuple[ForwardBackwardResult, ...]:
         """As `forward_backward` for several policies, once each, in passes over the base that they share."""
         names = ", ".join(repr(policy) for policy, _, _ in batches)
-        return await self._passes(partial(self._engine.forward_backward_many, batches), names)
+        return await self._passes(
+            partial(self._engine.forward_backward_many, batches, every_target=every_target), names
+        )
 
     async def backward(
         self,

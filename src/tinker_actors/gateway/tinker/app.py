@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
-from tinker_actors.gateway.tinker import config, fetching, samplers, sampling, sessions
+from tinker_actors.gateway.tinker import config, fetching, models, samplers, sampling, saving, sessions, training
 
 router = APIRouter(prefix="/api/v1", tags=["tinker"])
 router.include_router(config.router)
@@ -12,3 +12,6 @@ router.include_router(sessions.router)
 router.include_router(fetching.router)
 router.include_router(samplers.router)
 router.include_router(sampling.router)
+router.include_router(models.router)
+router.include_router(training.router)
+router.include_router(saving.router)

@@ -62,7 +62,7 @@ async def asample(body: Asample, caller: CallerOf, gateway: GatewayOf) -> Respon
         future = _Asked(body, sampler, caller, gateway).start()
         gateway.samples.add(sampler.sampler_id, body.seq_id, future)
     names = [f"{future.request_id}:{index}" for index in range(body.num_samples)]
-    return promise(future, sample_sequence_ids=names)
+    return promise(future.request_id, sample_sequence_ids=names)
 
 
 @router.post("/cancel_future")

@@ -83,6 +83,7 @@ async def finish_session(session_id: str, body: Finish, caller: CallerOf, gatewa
         gateway.records.sessions.update(
             session_id, ended_at=time.time(), ended=body.reason.type, ended_detail=body.detail
         )
+        await gateway.training.end_session(session_id)
     return json_response({})
 
 

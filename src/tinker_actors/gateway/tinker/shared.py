@@ -11,7 +11,6 @@ from starlette.responses import Response
 from tinker_actors.gateway.writing import json_response
 
 if TYPE_CHECKING:
-    from tinker_actors.gateway.futures import Future
     from tinker_actors.gateway.gateway import Gateway
 
 
@@ -32,6 +31,6 @@ class Body(BaseModel):
     model_config = ConfigDict(protected_namespaces=(), extra="ignore")
 
 
-def promise(future: Future, **more: object) -> Response:
+def promise(request_id: str, **more: object) -> Response:
     """The answer to a request whose own answer comes later."""
-    return json_response({"request_id": future.request_id, **more})
+    return json_response({"request_id": request_id, **more})

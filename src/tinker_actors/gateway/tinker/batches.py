@@ -1,0 +1,199 @@
+"""Batches as the Tinker API sends them, in protobuf or JSON, before they are checked against a loss."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import orjson
+import zstandard
+from google.protobuf.message import DecodeError
+from numpy.typing import NDArray
+from tinker.proto import tinker_public_pb2 as wire
+
+from tinker_actors.data import Image, ImageChunk, ModelInput, TextChunk
+from tinker_actors.data.inputs import Chunk, concatenate
+from tinker_actors.errors import DataError
+from tinker_actors.gateway.refusals import RefusalError
+from tinker_actors.gateway.tinker import tensors
+from tinker_actors.models.images import ImageRule
+
+LARGEST = 2**27
+"""Bytes of a body once it is decompressed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One datum as it was sent.
+
+    Attributes:
+        model_input: What the model reads.
+        inputs: The loss's inputs by name: fp32 or int64.
+    """
+
+    model_input: ModelInput
+    inputs: Mapping[str, NDArray[Any]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """What a `forward_backward` asks for.
+
+    Attributes:
+        model_id: Of which model.
+        seq_id: Its place among the model's commands; None for the next.
+        loss: The loss's name.
+        settings: The loss's settings.
+        forward_only: Whether no gradients are wanted.
+        rows: Reads the datums, which takes its time; given how the base model counts images, if it reads any.
+    """
+
+    model_id: str
+    seq_id: int | None
+    loss: str
+    settings: Mapping[str, float | str]
+    forward_only: bool
+    rows: Callable[[ImageRule | None], list[Row]]
+
+
+def decompressed(body: bytes, encoding: str) -> bytes:
+    """A request's body as it was before it was compressed.
+
+    Raises:
+        RefusalError: The encoding isn't known, the body isn't of it, or it would be too large.
+    """
+    if encoding in ("", "identity"):
+        return body
+    if encoding != "zstd":
+        raise RefusalError(415, f"Content-Encoding is {encoding!r}; zstd or none is needed", code="unknown_encoding")
+    try:
+        size = zstandard.frame_content_size(body)
+        if size <= LARGEST:
+            # of a frame that doesn't say its size no more than the limit is made; then or if it is torn, it is an error
+            decompressor = zstandard.ZstdDecompressor(max_window_size=LARGEST)
+            return decompressor.decompress(body, max_output_size=LARGEST, allow_extra_data=False)
+    except zstandard.ZstdError as error:
+        detail = f"the body is not zstd of at most {LARGEST} bytes: {error}"
+        raise RefusalError(400, detail, code="invalid_request") from error
+    raise RefusalError(413, f"the body decompresses to {size} bytes; at most {LARGEST} are read", code="too_large")
+
+
+def of_protobuf(body: bytes) -> Batch:
+    """Read a `ForwardBackwardRequest`.
+
+    Raises:
+        RefusalError: The body is none.
+    """
+    message = wire.ForwardBackwardRequest()
+    try:
+        message.ParseFromString(body)
+    except DecodeError as error:
+        raise RefusalError(400, f"the body is no ForwardBackwardRequest: {error}", code="invalid_request") from error
+    settings: dict[str, float | str] = dict(message.loss_fn_config)
+    for name, value in message.loss_fn_config_v2.items():
+        settings[name] = value.text if value.WhichOneof("value") == "text" else value.number
+    return Batch(
+        model_id=message.model_id,
+        seq_id=message.seq_id,
+        loss=message.loss_fn,
+        settings=settings,
+        forward_only=message.forward_only,
+        rows=lambda rule: [_of_message(index, datum, rule) for index, datum in enumerate(message.data)],
+    )
+
+
+def of_json(body: bytes, *, forward_only: bool) -> Batch:
+    """Read the JSON that libraries before 0.19 send.
+
+    Raises:
+        RefusalError: The body is none.
+    """
+    try:
+        found = orjson.loads(body)
+        asked = found["forward_input" if forward_only and "forward_input" in found else "forward_backward_input"]
+        data, settings = list(asked["data"]), dict(asked.get("loss_fn_config") or {})
+        return Batch(
+            model_id=str(found["model_id"]),
+            seq_id=found.get("seq_id"),
+            loss=str(asked["loss_fn"]),
+            settings=settings,
+            forward_only=forward_only,
+            rows=lambda rule: [_of_mapping(index, datum, rule) for index, datum in enumerate(data)],
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        detail = f"the body is no forward_backward request: {type(error).__name__} {error}"
+        raise RefusalError(400, detail, code="invalid_request") from error
+
+
+def _of_message(index: int, datum: wire.Datum, rule: ImageRule | None) -> Row:
+    def chunks() -> Iterator[Chunk]:
+        for chunk in datum.model_input:
+            match chunk.WhichOneof("chunk"):
+                case "encoded_text":
+                    yield TextChunk(tokens=tuple(np.frombuffer(chunk.encoded_text.tokens, "<i4").tolist()))
+                case "image":
+                    image = chunk.image
+                    if image.HasField("override_dimensions"):
+                        raise DataError("override_dimensions of an image is set; images are read at their own size")
+                    expected = image.expected_tokens if image.HasField("expected_tokens") else None
+                    yield image_chunk(image.data, expected, rule)
+                case other:
+                    raise DataError(f"a chunk is {other}; encoded_text or image is needed")
+
+    where = f"datum {index}"
+    inputs = {name: tensors.of_protobuf(tensor, f"{where}: {name}") for name, tensor in datum.loss_fn_inputs.items()}
+    return _row(where, chunks, inputs)
+
+
+def _of_mapping(index: int, datum: Mapping[str, Any], rule: ImageRule | None) -> Row:
+    def chunks() -> Iterator[Chunk]:
+        for chunk in datum["model_input"]["chunks"]:
+            match chunk.get("type", "encoded_text"):
+                case "encoded_text":
+                    yield TextChunk(tokens=tuple(int(token) for token in chunk["tokens"]))
+                case "image":
+                    data = base64.b64decode(chunk["data"], validate=True)
+                    yield image_chunk(data, chunk.get("expected_tokens"), rule)
+                case other:
+                    raise DataError(f"a chunk is {other}; encoded_text or image is needed")
+
+    where = f"datum {index}"
+    try:
+        inputs = {
+            str(name): tensors.of_json(tensor, f"{where}: {name}") for name, tensor in datum["loss_fn_inputs"].items()
+        }
+        return _row(where, chunks, inputs)
+    except (KeyError, TypeError, AttributeError, ValueError, binascii.Error) as error:
+        if isinstance(error, DataError):
+            raise
+        raise DataError(f"{where} is no datum: {type(error).__name__} {error}") from error
+
+
+def _row(where: str, chunks: Callable[[], Iterator[Chunk]], inputs: Mapping[str, NDArray[Any]]) -> Row:
+    try:
+        return Row(model_input=concatenate([ModelInput(chunks=(chunk,)) for chunk in chunks()]), inputs=inputs)
+    except ValueError as error:  # an error of this package's, or numpy's over bytes that are no tokens
+        raise DataError(f"{where}: model_input: {error}") from error
+
+
+def image_chunk(data: bytes, expected: int | None, rule: ImageRule | None) -> ImageChunk:
+    """An image as the base model reads it.
+
+    Args:
+        data: The encoded image.
+        expected: How many positions its sender takes it for; None if that wasn't said.
+        rule: How the base model counts images; None if it reads none.
+
+    Raises:
+        DataError: It can't be read, or takes another number of positions.
+    """
+    if rule is None:
+        raise DataError("there is an image; the base model reads none")
+    chunk = rule.chunk(Image.of(data))
+    if expected is not None and expected != len(chunk):
+        raise DataError(f"expected_tokens of an image is {expected}, but the base model reads it as {len(chunk)}")
+    return chunk

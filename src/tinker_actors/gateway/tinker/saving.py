@@ -1,0 +1,197 @@
+"""Saving: training checkpoints, weights for samplers, and weights to take elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import time
+from pathlib import Path
+from typing import Literal
+
+from fastapi import APIRouter
+from pydantic import Field
+from starlette.responses import Response
+
+from tinker_actors.errors import ConfigError, PolicyError, TinkerActorsError
+from tinker_actors.gateway.caller import CallerOf, needs
+from tinker_actors.gateway.futures import Answer
+from tinker_actors.gateway.record_kinds import CheckpointKind, CheckpointRecord, ModelRecord, SamplerRecord
+from tinker_actors.gateway.tinker.shared import Body, GatewayOf, promise
+from tinker_actors.policies import SnapshotStore
+from tinker_actors.policies.handles import check_name
+
+router = APIRouter()
+
+_SEGMENTS: dict[CheckpointKind, str] = {
+    "training": "weights",
+    "sampler": "sampler_weights",
+    "external": "external_weights",
+}
+
+
+class SaveWeights(Body):
+    """A training checkpoint."""
+
+    model_id: str
+    path: str | None = None
+    seq_id: int | None = None
+    ttl_seconds: int | None = Field(default=None, ge=1)
+    overwrite: bool = False
+    user_metadata: dict[str, str] | None = None
+
+
+class SaveForSampler(Body):
+    """Weights to sample with: under a name, or for a sampling session alone."""
+
+    model_id: str
+    path: str | None = None
+    sampling_session_seq_id: int | None = Field(default=None, ge=0)
+    kind: Literal["snapshot", "inflight"] = "snapshot"
+    seq_id: int | None = None
+    ttl_seconds: int | None = Field(default=None, ge=1)
+    user_metadata: dict[str, str] | None = None
+
+
+class SaveExternal(Body):
+    """Weights to take elsewhere."""
+
+    model_id: str
+    path: str
+    seq_id: int | None = None
+    ttl_seconds: int | None = Field(default=None, ge=1)
+    age_encryption_recipients: list[str] | None = None
+
+
+@router.post("/save_weights", dependencies=[needs("train")])
+async def save_weights(body: SaveWeights, caller: CallerOf, gateway: GatewayOf) -> Response:
+    """Save all that a model's training depends on."""
+    record = gateway.records.model(caller, body.model_id)
+    trainer = gateway.runtime.engines_of(record.base_model).trainer
+
+    async def save() -> Answer:
+        name = body.path or f"step-{secrets.token_hex(4)}"
+        path = _path(record, "training", name)
+        before = gateway.records.checkpoints.get(path)
+        if before is not None and not body.overwrite:
+            raise PolicyError(f"{path} exists; choose another name, or overwrite it")
+        stored = name if before is None else f"{name[:100]}.{secrets.token_hex(4)}"
+        handle = await trainer.save(record.model_id, stored)
+        await _keep(gateway, record, "training", path, handle, body)
+        if before is not None:
+            await _discard(gateway, before.handle)
+        return Answer.of({"type": "save_weights", "path": path})
+
+    return promise(gateway.training.submit(caller, body.model_id, "save_weights", body.seq_id, save))
+
+
+@router.post("/save_weights_for_sampler", dependencies=[needs("train")])
+async def save_weights_for_sampler(body: SaveForSampler, caller: CallerOf, gateway: GatewayOf) -> Response:
+    """Publish a model's weights."""
+    record = gateway.records.model(caller, body.model_id)
+    trainer = gateway.runtime.engines_of(record.base_model).trainer
+
+    async def save() -> Answer:
+        answer = {"type": "save_weights_for_sampler"}
+        if body.path is not None:
+            path = _new_path(gateway, record, "sampler", body.path)
+            handle = (await trainer.publish(record.model_id)).handle
+            await _keep(gateway, record, "sampler", path, handle, body)
+            return Answer.of({**answer, "path": path})
+        if body.sampling_session_seq_id is None:
+            raise ConfigError("path or sampling_session_seq_id is needed: a name, or a sampling session")
+        handle = (await trainer.publish(record.model_id)).handle
+        sampler_id = f"{record.session_id}:sample:{body.sampling_session_seq_id}"
+        inflight = body.kind == "inflight"
+        gateway.records.samplers.put(
+            SamplerRecord(
+                sampler_id=sampler_id,
+                tenant=record.tenant,
+                session_id=record.session_id,
+                base_model=record.base_model,
+                kind=body.kind,
+                created_at=time.time(),
+                handle=None if inflight else handle,
+                model_id=record.model_id,
+            )
+        )
+        if inflight:
+            await _set_inflight(gateway, record.model_id, handle)
+        return Answer.of({**answer, "sampling_session_id": sampler_id})
+
+    return promise(gateway.training.submit(caller, body.model_id, "save_weights_for_sampler", body.seq_id, save))
+
+
+@router.post("/save_weights_external", dependencies=[needs("train")])
+async def save_weights_external(body: SaveExternal, caller: CallerOf, gateway: GatewayOf) -> Response:
+    """Save a model's adapter as a PEFT directory, for any server that reads such."""
+    record = gateway.records.model(caller, body.model_id)
+    trainer = gateway.runtime.engines_of(record.base_model).trainer
+
+    async def save() -> Answer:
+        if body.age_encryption_recipients:
+            raise ConfigError("age_encryption_recipients is set; weights are not encrypted here, so leave it out")
+        path = _new_path(gateway, record, "external", body.path)
+        handle = (await trainer.publish(record.model_id)).handle
+        await _keep(gateway, record, "external", path, handle, body)
+        return Answer.of({"type": "save_weights_external", "path": path})
+
+    return promise(gateway.training.submit(caller, body.model_id, "save_weights_external", body.seq_id, save))
+
+
+def _path(record: ModelRecord, kind: CheckpointKind, name: str) -> str:
+    return f"tinker://{record.model_id}/{_SEGMENTS[kind]}/{check_name('path', name)}"
+
+
+def _new_path(gateway: GatewayOf, record: ModelRecord, kind: CheckpointKind, name: str) -> str:
+    path = _path(record, kind, name)
+    if gateway.records.checkpoints.get(path) is not None:
+        raise PolicyError(f"{path} exists; choose another name, or delete it")
+    return path
+
+
+async def _keep(
+    gateway: GatewayOf,
+    model: ModelRecord,
+    kind: CheckpointKind,
+    path: str,
+    handle: str,
+    asked: SaveWeights | SaveForSampler | SaveExternal,
+) -> None:
+    """Remember a checkpoint."""
+    now = time.time()
+    present = gateway.records.models.get(model.model_id) or model  # its rank may be a loaded checkpoint's
+    gateway.records.checkpoints.put(
+        CheckpointRecord(
+            path=path,
+            tenant=model.tenant,
+            model_id=model.model_id,
+            kind=kind,
+            handle=handle,
+            base_model=model.base_model,
+            rank=present.rank,
+            created_at=now,
+            size=await asyncio.to_thread(_size, gateway.runtime.store, handle),
+            expires_at=None if asked.ttl_seconds is None else now + asked.ttl_seconds,
+            user_metadata=(None if isinstance(asked, SaveExternal) else asked.user_metadata) or {},
+        )
+    )
+
+
+def _size(store: Path, handle: str) -> int:
+    folder = Path(SnapshotStore(store).get(handle).path)
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+async def _set_inflight(gateway: GatewayOf, model_id: str, handle: str) -> None:
+    """Have a model's inflight samplers serve this snapshot; the one before isn't needed any more."""
+    present = gateway.records.models.get(model_id)
+    gateway.records.models.update(model_id, inflight=handle)
+    if present is not None and present.inflight is not None:
+        await gateway.serving.forget(present.base_model, present.inflight)
+        await _discard(gateway, present.inflight)
+
+
+async def _discard(gateway: GatewayOf, handle: str) -> None:
+    with contextlib.suppress(TinkerActorsError):  # it is gone, or pinned
+        await asyncio.to_thread(SnapshotStore(gateway.runtime.store).delete, handle)

@@ -1,0 +1,86 @@
+"""The order of one model's commands."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import pytest
+
+from tinker_actors.gateway.futures import Futures
+from tinker_actors.gateway.refusals import RefusalError
+from tinker_actors.gateway.tinker.commands import MOST_HELD, Command, CommandLog
+
+
+async def nothing() -> None: ...
+
+
+def command(seq_id: int) -> Command:
+    return Command(seq_id=seq_id, future=Futures().open("local", "optim_step"), work=nothing)  # pyright: ignore
+
+
+def ready(log: CommandLog) -> list[int]:
+    return [found.seq_id for found in log.ready]
+
+
+def test_commands_become_ready_in_their_order_whatever_order_they_come_in():
+    for order in itertools.permutations(range(5)):
+        log = CommandLog()
+        for seq_id in order:
+            log.add(command(seq_id))
+        assert ready(log) == [0, 1, 2, 3, 4]
+
+
+def test_a_command_is_held_until_its_predecessor_is_there():
+    log = CommandLog()
+    log.add(command(0))
+    log.add(command(2))
+    assert (ready(log), log.next_id) == ([0], 3)
+    assert log.gap is not None
+    assert log.gap[0] == 1
+    log.add(command(1))
+    assert (ready(log), log.gap) == ([0, 1, 2], None)
+
+
+def test_a_command_that_comes_again_has_the_request_id_of_the_first():
+    log = CommandLog()
+    first = command(0)
+    assert log.repeated(0) is None
+    log.add(first)
+    held = command(5)
+    log.add(held)
+    assert (log.repeated(0), log.repeated(5)) == (first.future.request_id, held.future.request_id)
+
+
+def test_what_never_came_is_given_up_and_refused_when_it_comes_after_all():
+    log = CommandLog()
+    for seq_id in (0, 2, 3):
+        log.add(command(seq_id))
+    assert [lost.seq_id for lost in log.skip_gap()] == [2, 3]
+    log.add(command(4))
+    assert ready(log) == [0, 4]
+    with pytest.raises(RefusalError, match="seq_id is 1; the model's next command is 5"):
+        log.repeated(1)
+
+
+def test_no_more_commands_wait_than_may():
+    log = CommandLog()
+    for seq_id in range(MOST_HELD):
+        log.add(command(seq_id))
+    with pytest.raises(RefusalError) as refused:
+        log.repeated(MOST_HELD)
+    assert refused.value.status == 429
+
+
+def test_every_command_runs_once_in_random_orders_with_repetitions():
+    for seed in range(50):
+        random_ = random.Random(seed)
+        arrivals = [*range(20), *random_.choices(range(20), k=10)]
+        random_.shuffle(arrivals)
+        log, ran = CommandLog(), list[int]()
+        for seq_id in arrivals:
+            if log.repeated(seq_id) is None:
+                log.add(command(seq_id))
+            while log.ready and random_.random() < 0.5:
+                ran.append(log.ready.popleft().seq_id)
+        assert [*ran, *ready(log)] == list(range(20))
