@@ -16,12 +16,13 @@ from rich.console import Console
 from rich.text import Text
 
 from tinker_actors.console.api_keys import add_api_keys
-from tinker_actors.console.gateway_commands import add_serve
+from tinker_actors.console.gateway_commands import SUBMIT_FLAGS, add_jobs, add_serve
 from tinker_actors.console.policies import add_policies
 from tinker_actors.console.seeing import add_play, add_rollouts
 from tinker_actors.errors import ActorError, TinkerActorsError
 
-_RUN_FLAGS = ("--plain", "--resume", "--help")
+_OWN_FLAGS = {"run": dict.fromkeys(("--plain", "--resume", "--help"), 0), "submit": SUBMIT_FLAGS}
+"""Of commands that take the keys of a configuration as options: their own, and how many values each has."""
 _OVERRIDES = """\
 Every key of the configuration can be given as an option, dashes or underscores alike:
   --trainer.learning-rate 1e-4  --environment.options.high 15  --seed 3  --output runs/mine
@@ -51,19 +52,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _split_overrides(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """What argparse knows, and the configuration keys of `run`, wherever they stand on the line."""
-    if not arguments or arguments[0] != "run":
+    """What argparse knows, and the configuration keys of `run` and `submit`, wherever they stand on the line."""
+    known = _OWN_FLAGS.get(arguments[0]) if arguments else None
+    if known is None:
         return list(arguments), []
     own: list[str] = []
     overrides: list[str] = []
     rest = iter(arguments)
     for argument in rest:
-        if not argument.startswith("--") or argument in _RUN_FLAGS:
-            own.append(argument)
-        else:
-            overrides.append(argument)
-            if "=" not in argument:
-                overrides.extend([value] if (value := next(rest, None)) is not None else [])
+        name, equals, _ = argument.partition("=")
+        target = own if not argument.startswith("--") or name in known else overrides
+        target.append(argument)
+        if argument.startswith("--") and not equals and known.get(name, 1) and (value := next(rest, None)) is not None:
+            target.append(value)
     return own, overrides
 
 
@@ -85,6 +86,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_hosts(commands)
     _add_looking(commands)
     add_serve(commands)
+    add_jobs(commands)
     return parser
 
 

@@ -40,13 +40,25 @@ def load_config(
     Raises:
         ConfigError: One line that names the key, the value seen and what would be right.
     """
+    data = read_config(path, overrides, defaults=defaults)
+    return parse_config(data, source=str(path) if path else "the command line")
+
+
+def read_config(
+    path: Path | None, overrides: Sequence[str] = (), *, defaults: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """A run's configuration as plain data, not yet checked; as `load_config`.
+
+    Raises:
+        ConfigError: The file can't be read, or an override isn't one.
+    """
     data: dict[str, Any] = {}
     _merge(data, defaults or {})
     if path is not None:
         _merge(data, read_toml(path))
     for keys, value in _parse_overrides(overrides):
         _merge(data, _nested(keys, value))
-    return parse_config(data, source=str(path) if path else "the command line")
+    return data
 
 
 def parse_config(data: Mapping[str, Any], *, source: str) -> JobConfig:
