@@ -14,7 +14,7 @@ help:
 	@echo "make example-NAME  the run of examples/NAME/config.toml, such as make example-gomoku_self_play"
 	@echo "make browser       a headless Chromium for the tests of the dashboard, in .browser"
 	@echo "make test          all tests"
-	@echo "make test-libraries  environments of libraries that can't share .venv, each in a virtual environment of its own"
+	@echo "make test-libraries  libraries that can't share .venv, each in a virtual environment of its own"
 	@echo "make lint          formatting, lint and types"
 	@echo "make clean         remove what the commands above made"
 
@@ -48,19 +48,21 @@ test: $(STAMP) $(BROWSER)
 	$(BIN)/python -m pytest
 
 # Libraries whose requirements clash with ours or with each other: one virtual environment for each, in .libraries.
-APART := tests/environments/libraries/apart
-LIBRARIES := $(basename $(notdir $(wildcard $(APART)/*.txt)))
+APART := tests/environments/libraries/apart tests/telemetry/apart
+OURS := tests/environments/libraries/apart/ours.in
+LIBRARIES := $(basename $(notdir $(wildcard $(APART:%=%/*.txt))))
+vpath %.txt $(APART)
 
 test-libraries: $(LIBRARIES:%=test-library-%)
 
 .PRECIOUS: .libraries/%/.installed
 
 test-library-%: .libraries/%/.installed
-	PYTHONPATH=src .libraries/$*/bin/python -m pytest -m libraries $(APART)/test_$*.py
+	PYTHONPATH=src .libraries/$*/bin/python -m pytest -m libraries $(wildcard $(APART:%=%/test_$*.py))
 
-.libraries/%/.installed: $(APART)/%.txt $(APART)/ours.in
+.libraries/%/.installed: %.txt $(OURS)
 	$(PYTHON) -m venv .libraries/$*
-	.libraries/$*/bin/python -m pip install --quiet --disable-pip-version-check --requirement $(APART)/ours.in --requirement $<
+	.libraries/$*/bin/python -m pip install --quiet --disable-pip-version-check --requirement $(OURS) --requirement $<
 	@touch $@
 
 lint: $(STAMP)

@@ -48,8 +48,12 @@ def _texts(kind: Any, key: str) -> Iterator[str]:
 def test_every_text_of_a_configuration_is_either_checked_or_a_mere_word(model: type[BaseModel]):
     keys = set(texts(model)) - {"output"}
     assert {"model.name", "name"} <= keys
-    # settings of other backends are refused with the backend
-    left = {key for key in keys if not key.startswith(("sampler.vllm.", "sampler.tinker."))}
+    # settings of other backends are refused with the backend, and those of trackers with the tracker
+    left = {
+        key
+        for key in keys
+        if not key.startswith(("sampler.vllm.", "sampler.tinker.", "tracking.wandb.", "tracking.trackio."))
+    }
     assert left - set(RULES) - FREE - WORDS == set()
 
 
@@ -74,6 +78,8 @@ def test_every_text_of_a_configuration_is_either_checked_or_a_mere_word(model: t
         ({"seats": {"player": {"player": "snapshot", "store": "/srv/other"}}}, "seats.player.store"),
         ({"evaluation": {"seats": {"s": {"player": "snapshot", "store": "../x"}}}}, "evaluation.seats.s.store"),
         ({"kl": {"reference": "tinker://p/weights/a", "reference_store": "/x"}}, "kl.reference_store"),
+        ({"tracking": {"wandb": {}}}, "tracking.wandb"),
+        ({"tracking": {"trackio": {"space": "a/b"}}}, "tracking.trackio"),
         ({"sampler": {"backend": "tinker", "tinker": {"serves_store": True}}}, "sampler.backend"),
     ],
 )

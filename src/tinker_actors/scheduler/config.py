@@ -15,6 +15,7 @@ from tinker_actors.scheduler.players import PolicyName, PolicyTable, SeatSection
 from tinker_actors.scheduler.rollout_section import RolloutSection
 from tinker_actors.scheduler.sampler_section import SamplerSection
 from tinker_actors.scheduler.sections import JobSection, Section
+from tinker_actors.scheduler.tracking import TrackingSection
 from tinker_actors.training import LossConfig
 
 
@@ -158,6 +159,7 @@ class RunConfig(JobSection):
     sampler: SamplerSection = SamplerSection()
     trainer: TrainerSection = TrainerSection()
     evaluation: EvaluationSection = EvaluationSection()
+    tracking: TrackingSection = TrackingSection()
     policies: dict[PolicyName, PolicyTable] = Field(default_factory=dict)
     """The policies that learn, where it is not a single one in all seats."""
     seats: dict[str, SeatSection] = Field(default_factory=dict)

@@ -8,15 +8,17 @@ from tinker_actors.scheduler.observer import RunObserver, RunSummary, SftSummary
 from tinker_actors.scheduler.run_folder import RunFolder
 from tinker_actors.scheduler.sft_config import SftConfig
 from tinker_actors.scheduler.stopping import StopRequest
+from tinker_actors.scheduler.tracking import tracked
 
 
 def check_job(config: JobConfig) -> None:
     """Find out whether a job can work at all, before anything is started or written.
 
     Raises:
-        ConfigError: Something that it names can't be loaded.
+        ConfigError: Something that it names can't be loaded, or a tracker's package isn't there.
         ModelError: The model can't be resolved, or its chat template can't be used.
     """
+    config.tracking.check()
     if isinstance(config, SftConfig):
         from tinker_actors.scheduler.sft_prepare import check_sft
 
@@ -41,10 +43,11 @@ async def run_job(
         ConfigError: The environment, the data or the model can't be loaded.
         DataError: The data of a supervised run has bad lines.
     """
-    if isinstance(config, SftConfig):
-        from tinker_actors.scheduler.sft import run_sft
+    async with tracked(config, observer, folder) as observer:
+        if isinstance(config, SftConfig):
+            from tinker_actors.scheduler.sft import run_sft
 
-        return await run_sft(config, folder, observer, stop)
-    from tinker_actors.scheduler.task_server import run_job as run_rl
+            return await run_sft(config, folder, observer, stop)
+        from tinker_actors.scheduler.task_server import run_job as run_rl
 
-    return await run_rl(config, folder, observer, stop)
+        return await run_rl(config, folder, observer, stop)

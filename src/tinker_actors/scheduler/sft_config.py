@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from tinker_actors.scheduler.sections import JobSection, OptimizerSection, RunName, Section
+from tinker_actors.scheduler.tracking import TrackingSection
 from tinker_actors.training.schedules import Schedule
 
 
@@ -99,6 +100,7 @@ class SftConfig(JobSection):
     batch: BatchSection = BatchSection()
     trainer: SftTrainerSection = SftTrainerSection()
     evaluation: SftEvaluationSection = SftEvaluationSection()
+    tracking: TrackingSection = TrackingSection()
 
     @model_validator(mode="after")
     def _refuse_what_cannot_work(self) -> SftConfig:

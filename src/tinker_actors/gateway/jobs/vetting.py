@@ -125,6 +125,9 @@ class _Vetting:
     async def _program(self, key: str, value: object) -> NoReturn:
         raise _refused(key, value, "programs are not run for submitted jobs")
 
+    async def _service(self, key: str, value: object) -> NoReturn:
+        raise _refused(key, value, "nothing is sent elsewhere in the service's name; tracking.tensorboard writes files")
+
     async def _player(self, key: str, value: str) -> str:
         if value == "person":
             raise _refused(key, value, "a submitted job has no terminal to ask somebody at")
@@ -179,6 +182,8 @@ RULES: Mapping[str, str] = {
     "sampler.backend": "backend",
     "data.train": "data",
     "data.evaluation": "data",
+    "tracking.wandb": "service",
+    "tracking.trackio": "service",
 }
 """How the text of a key is checked."""
 
@@ -200,6 +205,7 @@ WORDS = frozenset(
         "evaluation.seats.*.snapshot",
         "evaluation.seats.*.tool_format",
         "kl.reference",
+        "tracking.name",
         "data.split",
         "data.evaluation_split",
     }
