@@ -42,7 +42,7 @@ LOCAL = Caller(tenant=LOCAL_TENANT, key="none")
 """Everybody, on a gateway without keys."""
 
 
-def _caller(request: Request) -> Caller:
+async def _caller(request: Request) -> Caller:  # a plain function would be called in a thread
     return request.state.caller
 
 
@@ -56,7 +56,7 @@ class Needs:
     def __init__(self, scopes: tuple[Scope, ...]) -> None:
         self.scopes = scopes
 
-    def __call__(self, caller: CallerOf) -> None:
+    async def __call__(self, caller: CallerOf) -> None:
         """Check.
 
         Raises:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tinker_actors.gateway.gateway import Gateway
 
 
-def _gateway(request: Request) -> Any:
+async def _gateway(request: Request) -> Any:  # a plain function would be called in a thread
     return request.app.state.gateway
 
 
