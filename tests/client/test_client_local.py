@@ -10,11 +10,13 @@ import pytest
 from tinker_actors import ServiceClient
 from tinker_actors.data import Datum, ModelInput
 from tinker_actors.errors import ConfigError, DataError, PolicyError, TinkerActorsError
+from tinker_actors.gateway.runtime import ServedModel
 from tinker_actors.models import load_tokenizer
 from tinker_actors.sampling import SamplingParams
 from tinker_actors.training import AdamParams, LossConfig
 
 TOKENIZER = load_tokenizer("tiny-llama")
+SERVED = ServedModel(name="tiny-llama", sampler={"kv_memory": 2**24})
 STEP = AdamParams(learning_rate=1e-2)
 PARAMS = SamplingParams(max_tokens=6, seed=3, default_stops=False)
 
@@ -29,7 +31,7 @@ PROMPT = TOKENIZER.encode("hel")
 
 
 def test_a_blocking_program_trains_saves_and_goes_on_exactly(tmp_path: Path):
-    with ServiceClient.local("tiny-llama", root=tmp_path) as service:
+    with ServiceClient.local(SERVED, root=tmp_path) as service:
         assert [model.model_name for model in service.get_server_capabilities().supported_models] == ["tiny-llama"]
         training = service.create_lora_training_client("tiny-llama", rank=4, seed=1).result()
         assert training.get_info().rank == 4
@@ -47,7 +49,7 @@ def test_a_blocking_program_trains_saves_and_goes_on_exactly(tmp_path: Path):
         on = training.forward_backward(DATA, "cross_entropy").result()
         training.optim_step(STEP).result()
         after = training.save_weights_and_get_sampling_client().result().sample(PROMPT, 2, PARAMS).result()
-    with ServiceClient.local("tiny-llama", root=tmp_path) as service:  # another process could be here
+    with ServiceClient.local(SERVED, root=tmp_path) as service:  # another process could be here
         again = service.create_training_client_from_state_with_optimizer(state).result()
         passed, stepped = again.forward_backward(DATA, "cross_entropy"), again.optim_step(STEP)
         assert passed.result() == on
@@ -62,7 +64,7 @@ def test_a_blocking_program_trains_saves_and_goes_on_exactly(tmp_path: Path):
 
 
 async def test_an_async_program_does_the_same_and_others_meanwhile(tmp_path: Path):
-    async with ServiceClient.local("tiny-llama", root=tmp_path) as service:
+    async with ServiceClient.local(SERVED, root=tmp_path) as service:
         one, other = await asyncio.gather(
             service.create_lora_training_client_async("tiny-llama", rank=2, seed=1),
             service.create_lora_training_client_async("tiny-llama", rank=2, seed=1),
@@ -86,7 +88,7 @@ async def test_a_loss_of_ones_own_is_computed_here(tmp_path: Path):
         loss = -sum(row.sum() for row in logprobs)
         return loss, {"here": 1.0}
 
-    async with ServiceClient.local("tiny-llama", root=tmp_path) as service:
+    async with ServiceClient.local(SERVED, root=tmp_path) as service:
         ours = await service.create_lora_training_client("tiny-llama", rank=2, seed=1)
         theirs = await service.create_lora_training_client("tiny-llama", rank=2, seed=1)
         found = await ours.forward_backward_custom(DATA, cross_entropy)
@@ -97,7 +99,7 @@ async def test_a_loss_of_ones_own_is_computed_here(tmp_path: Path):
 
 
 async def test_a_checkpoint_is_loaded_into_a_model_before_anything_else(tmp_path: Path):
-    async with ServiceClient.local("tiny-llama", root=tmp_path) as service:
+    async with ServiceClient.local(SERVED, root=tmp_path) as service:
         trained = await service.create_lora_training_client("tiny-llama", rank=4, seed=1)
         await trained.forward_backward(DATA, "cross_entropy")
         await trained.optim_step(STEP)
@@ -113,7 +115,7 @@ async def test_a_checkpoint_is_loaded_into_a_model_before_anything_else(tmp_path
 async def test_wrong_calls_say_what_would_be_right(tmp_path: Path):
     with pytest.raises(ConfigError, match="no model is named"):
         ServiceClient.local(root=tmp_path)
-    async with ServiceClient.local("tiny-llama", root=tmp_path) as service:
+    async with ServiceClient.local(SERVED, root=tmp_path) as service:
         with pytest.raises(TinkerActorsError, match="'none', which is not served"):
             await service.create_lora_training_client("none")
         with pytest.raises(ConfigError, match="all false"):

@@ -62,9 +62,11 @@ class LocalService:
 
     async def capabilities(self) -> Capabilities:
         """The base models."""
-        return Capabilities(
-            supported_models=tuple(SupportedModel(model_name=model.name) for model in self._runtime.models)
-        )
+        found = [
+            SupportedModel(model_name=model.name, max_context_length=await self._runtime.context_length(model.name))
+            for model in self._runtime.models
+        ]
+        return Capabilities(supported_models=tuple(found))
 
     async def create(self, model: NewModel) -> LocalTraining:
         """Make a model."""

@@ -28,6 +28,8 @@ from tinker_actors.training.custom import forward_backward_custom
 if TYPE_CHECKING:
     from tinker_actors.training.custom_loss import CustomLoss
 
+_ROWS = ("weights", "logprobs", "advantages", "reference_logprobs", "returns", "values")
+
 _SEGMENTS: dict[CheckpointKind, str] = {"training": "weights", "sampler": "sampler_weights"}
 
 
@@ -48,17 +50,18 @@ class LocalTraining:
 
     async def forward(self, data: Sequence[Datum], loss: LossConfig, *, backward: bool) -> ForwardBackwardResult:
         """A pass over a batch."""
-        check_data(data)
+        data = _as_read(data)
         async with self._next():
             if backward:
-                found = await self._engines.trainer.forward_backward(self.model_id, data, loss)
+                batches = [(self.model_id, data, loss)]
+                (found,) = await self._engines.trainer.forward_backward_many(batches, every_target=True)
             else:
                 found = await self._engines.trainer.forward(self.model_id, data, loss, every_target=True)
         return _as_sent(found)
 
     async def custom(self, data: Sequence[Datum], function: object) -> ForwardBackwardResult:
         """A pass whose loss is the caller's."""
-        check_data(data)
+        data = _as_read(data)
         async with self._next():
             trainer = self._engines.trainer
             found = await forward_backward_custom(trainer, self.model_id, data, cast("CustomLoss", function))
@@ -154,14 +157,18 @@ class LocalTraining:
         return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
-def check_data(data: Sequence[Datum]) -> None:
-    """Refuse a batch without datums.
+def _as_read(data: Sequence[Datum]) -> list[Datum]:
+    """The batch as a service reads it: its numbers in single precision.
 
     Raises:
-        DataError: It has none.
+        DataError: It is empty.
     """
     if not data:
         raise DataError("data is empty; at least one datum is needed")
+    return [
+        replace(datum, **{name: single(row) for name in _ROWS if (row := getattr(datum, name)) is not None})
+        for datum in data
+    ]
 
 
 def _as_sent(found: ForwardBackwardResult) -> ForwardBackwardResult:

@@ -68,7 +68,8 @@ class RemoteService:
     async def capabilities(self) -> Capabilities:
         """What is offered."""
         with errors(self.tinker):
-            found = await asyncio.to_thread(self._service.get_server_capabilities)
+            rest = await asyncio.to_thread(self.tinker.RestClient, base_url=self._base_url, api_key=self._api_key)
+            found = await rest.get_server_capabilities()
         return Capabilities(
             supported_models=tuple(
                 SupportedModel(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import groupby, pairwise
@@ -15,12 +14,10 @@ from tinker.proto import tinker_public_pb2 as wire
 from tinker_actors.gateway.futures import Answer
 from tinker_actors.gateway.tinker.batches import Row
 from tinker_actors.gateway.tinker.losses import CLOSED, Loss
+from tinker_actors.gateway.tinker.metric_names import named_metrics
 from tinker_actors.training.contract import ForwardBackwardResult
 
 OUTPUT_TYPE = "ArrayRecord"
-
-_REDUCTIONS = ("sum", "mean", "min", "max")
-_SUMS = ("tokens", "datums")
 
 
 def answer_of(result: ForwardBackwardResult, rows: Sequence[Row], loss: Loss) -> Answer:
@@ -37,22 +34,6 @@ def answer_of(result: ForwardBackwardResult, rows: Sequence[Row], loss: Loss) ->
         metrics[f"surrogate_{loss.config.name}:max"] = 1.0
     content = _message(logprobs, metrics).SerializeToString()
     return Answer(content=content, media_type="application/x-protobuf", plain=partial(_plain, content))
-
-
-def named_metrics(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Metrics under the names that the client's library needs, `name:reduction`; all are finite.
-
-    >>> named_metrics({"loss_sum": 1.5, "ratio_max": 2.0, "clip_fraction": 0.0, "tokens": 3.0})
-    {'loss:sum': 1.5, 'ratio:max': 2.0, 'clip_fraction:mean': 0.0, 'tokens:sum': 3.0}
-    """
-    return {_named(name): float(value) for name, value in metrics.items() if math.isfinite(value)}
-
-
-def _named(name: str) -> str:
-    stem, _, last = name.rpartition("_")
-    if stem and last in _REDUCTIONS:
-        return f"{stem}:{last}"
-    return f"{name}:{'sum' if name in _SUMS else 'mean'}"
 
 
 def _shaped(found: Sequence[float], row: Row) -> NDArray[np.float32]:
