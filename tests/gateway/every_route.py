@@ -19,8 +19,8 @@ from tinker_actors.gateway.caller import Needs
 from tinker_actors.gateway.gate import is_open
 from tinker_actors.gateway.scopes import SCOPES, Scope
 
-ANY_KEY = frozenset({"/openapi.json"})
-"""What whoever has a key may ask, whatever its scopes: it tells of the routes, and of nobody's data."""
+ANY_KEY = frozenset({"/openapi.json", "/api/v1/auth/apikey/me", "/api/v1/auth/token"})
+"""What whoever has a key may ask, whatever its scopes: it tells of the routes or the key, and of nobody's data."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,10 @@ MISSING: dict[str, Any] = {
     "sampling_session_id": f"{NO_SESSION}:sample:0",
     "job": "job-0000000000",
     "episode": "nothing",
+    "tinker_path": f"tinker://{NO_MODEL}/sampler_weights/1",
+    "source_path": f"tinker://{NO_MODEL}/sampler_weights/1",
+    "segment": "sampler_weights",
+    "checkpoint": "1",
 }
 """For each name of an id, one of its form that nobody has."""
 
@@ -71,7 +76,25 @@ def _pass(method: str, path: str, values: Mapping[str, Any]) -> Asked:
     return Asked(method=method, path=path, body={"model_id": values["model_id"], "forward_backward_input": asked})
 
 
+def _of_kind(kind: str) -> Callable[..., Asked]:
+    def asked(method: str, path: str, values: Mapping[str, Any]) -> Asked:
+        return Asked(method=method, path=path.replace("/sampler_weights/", f"/{kind}/"))
+
+    return asked
+
+
+def _usage(method: str, path: str, _: Mapping[str, Any]) -> Asked:
+    query = {"starting_on": "2026-01-01T00:00:00Z", "ending_before": "2026-01-02T00:00:00Z"}
+    return Asked(method=method, path=path, query=query)
+
+
+_CHECKPOINT = "/api/v1/training_runs/{model_id}/checkpoints/{segment}/{checkpoint}"
+
 BODIES: dict[str, Any] = {
+    f"DELETE {_CHECKPOINT}": _of_kind("weights"),
+    f"GET {_CHECKPOINT}/external_weights_urls": _of_kind("external_weights"),
+    "GET /api/v1/billing/usage/events": _usage,
+    "POST /api/v1/copy_weights": {"destination_project_id": "p"},
     "POST /api/v1/create_model": {"base_model": TINY.name},
     "POST /api/v1/load_weights": _load,
     "POST /api/v1/forward_backward": _pass,
@@ -133,6 +156,11 @@ class Service:
         path = f"tinker://{OWN_MODEL}/sampler_weights/1"
         checkpoint = CheckpointRecord(path=path, kind="sampler", handle=self._handle, created_at=now, **made)
         records.checkpoints.put(checkpoint)
+        gone = replace(
+            checkpoint, path=f"tinker://{OWN_MODEL}/weights/1", kind="training", handle="tinker://gone/weights/1"
+        )
+        records.checkpoints.put(gone)
+        records.checkpoints.put(replace(checkpoint, path=f"tinker://{OWN_MODEL}/external_weights/1", kind="external"))
         sampler: dict[str, Any] = {
             "sampler_id": f"{OWN_SESSION}:sample:0",
             "session_id": OWN_SESSION,
@@ -152,6 +180,10 @@ class Service:
             "sampling_session_id": sampler["sampler_id"],
             "job": self._job,
             "episode": OWN_EPISODE,
+            "tinker_path": path,
+            "source_path": path,
+            "segment": "sampler_weights",
+            "checkpoint": "1",
         }
 
     async def ask(self, asked: Asked, key: str | None) -> httpx.Response:

@@ -4,70 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import math
-import time
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import httpx
 import numpy as np
 import pytest
-from tests.gateway.gateways import TINY, by_header, gateway_at
+from tests.gateway.gateways import TINY
+from tests.gateway.tinker_wire import PROMPT, Wire, published, wired
 from tinker.proto import tinker_public_pb2 as wire
 
 from tinker_actors.gateway.crowding import Crowding
-from tinker_actors.gateway.gateway import Gateway
-from tinker_actors.gateway.record_kinds import CheckpointRecord
-from tinker_actors.policies import PolicySpec, SnapshotStore
+from tinker_actors.gateway.record_kinds import ModelRecord
+from tinker_actors.policies import SnapshotStore
 from tinker_actors.sampling import SamplingParams, SamplingReply, SamplingRequest
-
-PROMPT = (5, 6, 7, 8)
-
-
-@dataclass
-class Wire:
-    """A client that speaks HTTP by hand, with a session."""
-
-    gateway: Gateway
-    http: httpx.AsyncClient
-    session: str = ""
-    samplers: int = 0
-
-    async def post(self, route: str, **body: Any) -> httpx.Response:
-        return await self.http.post(f"/api/v1/{route}", json=body)
-
-    async def sampler(self, **of: Any) -> str:
-        self.samplers += 1
-        made = await self.post(
-            "create_sampling_session", session_id=self.session, sampling_session_seq_id=self.samplers, **of
-        )
-        assert made.status_code == 200, made.text
-        return made.json()["sampling_session_id"]
-
-    async def ask(self, sampler: str, seq_id: int = 0, tokens=PROMPT, **body: Any) -> httpx.Response:
-        prompt = {"chunks": [{"type": "encoded_text", "tokens": list(tokens)}]}
-        return await self.post("asample", **{"sampling_session_id": sampler, "seq_id": seq_id, "prompt": prompt} | body)
-
-    async def fetch(self, request_id: str) -> Any:
-        headers = {"Accept": "application/x-protobuf"}
-        read = await self.http.post("/api/v1/retrieve_future", json={"request_id": request_id}, headers=headers)
-        assert read.status_code == 200, read.text
-        if read.headers["content-type"] == "application/json":
-            return read.json()
-        return wire.SampleResponse.FromString(read.content)
-
-    async def sample(self, sampler: str, **body: Any) -> Any:
-        promised = await self.ask(sampler, **body)
-        assert promised.status_code == 200, promised.text
-        return await self.fetch(promised.json()["request_id"])
 
 
 @pytest.fixture
 async def client(tmp_path: Path) -> AsyncIterator[Wire]:
-    async with gateway_at(tmp_path, TINY, admit=by_header) as (gateway, http):
-        client = Wire(gateway, http)
-        client.session = (await client.post("create_session")).json()["session_id"]
+    async with wired(tmp_path) as client:
         yield client
 
 
@@ -76,26 +32,6 @@ async def directly(client: Wire, **fields: Any) -> SamplingReply:
     async with client.gateway.serving.loaded(TINY.name) as snapshot:
         request = SamplingRequest(prompt=PROMPT, snapshot=snapshot, **fields)
         return await client.gateway.runtime.engines_of(TINY.name).sampler.sample(request)
-
-
-async def published(client: Wire, *, tenant: str = "local", public: bool = False) -> CheckpointRecord:
-    """A checkpoint for samplers, as training will have saved it."""
-    trainer = client.gateway.runtime.engines_of(TINY.name).trainer
-    policy = await trainer.create(PolicySpec(base_model="tiny-llama", rank=2))
-    snapshot = await trainer.publish(policy)
-    record = CheckpointRecord(
-        path=f"tinker://{policy}/sampler_weights/named",
-        tenant=tenant,
-        model_id=policy,
-        kind="sampler",
-        handle=snapshot.handle,
-        base_model=TINY.name,
-        rank=2,
-        created_at=time.time(),
-        public=public,
-    )
-    client.gateway.records.checkpoints.put(record)
-    return record
 
 
 def floats(data: bytes) -> list[float]:
@@ -252,8 +188,6 @@ async def test_an_inflight_session_samples_what_its_model_published_last(client:
     first, second = await published(client), await published(client)
     sampler = await client.sampler(base_model=TINY.name)
     records = client.gateway.records
-    from tinker_actors.gateway.record_kinds import ModelRecord
-
     made = {"tenant": "local", "session_id": client.session, "base_model": TINY.name, "rank": 2, "optimizer": "adamw"}
     records.models.put(ModelRecord(model_id="m", created_at=0.0, used_at=0.0, inflight=first.handle, **made))
     found = records.samplers.get(sampler)

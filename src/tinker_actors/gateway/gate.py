@@ -26,6 +26,9 @@ OPEN_PATHS = frozenset({"/", "/healthz", "/api/v1/healthz"})
 OPEN_FOLDER = "/dashboard/static/"
 """The files of that page, likewise."""
 
+DOWNLOADS = "/api/v1/downloads/"
+"""What is behind it is opened by a signed address rather than by a key."""
+
 _GUARDS = (
     (b"x-content-type-options", b"nosniff"),
     (b"x-frame-options", b"DENY"),
@@ -42,7 +45,7 @@ def own_path(scope: Scope) -> str:
 
 def is_open(path: str) -> bool:
     """Whether anybody may ask this."""
-    return path in OPEN_PATHS or path.startswith(OPEN_FOLDER)
+    return path in OPEN_PATHS or path.startswith((OPEN_FOLDER, DOWNLOADS))
 
 
 class Gate:

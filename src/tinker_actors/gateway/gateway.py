@@ -12,7 +12,9 @@ from fastapi.exceptions import RequestValidationError
 from starlette.responses import Response
 
 from tinker_actors.errors import ConfigError, TinkerActorsError
+from tinker_actors.gateway.accounts import Accounts
 from tinker_actors.gateway.admission import Admission
+from tinker_actors.gateway.checkpoints import Checkpoints
 from tinker_actors.gateway.crowding import Crowding
 from tinker_actors.gateway.dashboard.app import router as dashboard_router
 from tinker_actors.gateway.faults import fault_of
@@ -31,6 +33,7 @@ from tinker_actors.gateway.records import Records
 from tinker_actors.gateway.refusals import RefusalError
 from tinker_actors.gateway.runtime import Runtime
 from tinker_actors.gateway.serving import Serving
+from tinker_actors.gateway.signing import Signer
 from tinker_actors.gateway.tinker.app import router as tinker_router
 from tinker_actors.gateway.tinker.losses import SURROGATES
 from tinker_actors.gateway.tinker.runs import TrainingRuns
@@ -63,6 +66,9 @@ class Gateway:
         training: The models in training.
         stable_reinforce: The loss that is computed where clients ask for `stable_reinforce`, whose objective isn't
             public; None to refuse it.
+        checkpoints: Keeps named checkpoints until they expire or are deleted.
+        accounts: What tenants used and did.
+        signer: Signs addresses of downloads.
     """
 
     runtime: Runtime
@@ -79,6 +85,9 @@ class Gateway:
     speakers: Speakers = field(init=False)
     samples: SampleFutures = field(init=False, default_factory=SampleFutures)
     crowding: Crowding = field(default_factory=Crowding)
+    checkpoints: Checkpoints = field(init=False)
+    accounts: Accounts = field(init=False)
+    signer: Signer = field(init=False, default_factory=Signer)
     _stack: contextlib.AsyncExitStack = field(init=False, default_factory=contextlib.AsyncExitStack)
 
     def __post_init__(self) -> None:
@@ -93,6 +102,9 @@ class Gateway:
         async with contextlib.AsyncExitStack() as stack:
             self.records = Records(self.runtime.root / "gateway.sqlite")
             stack.callback(self.records.close)
+            self.accounts = Accounts(self.records)
+            self.checkpoints = Checkpoints(self.runtime, self.records, self.serving)
+            await stack.enter_async_context(self.checkpoints.expiring())
             stack.push_async_callback(self.futures.close)
             self.training = TrainingRuns(self.runtime, self.records, self.futures)
             await stack.enter_async_context(self.training.running())

@@ -8,6 +8,9 @@ from typing import Any, Literal, TypeAlias
 
 CheckpointKind: TypeAlias = Literal["training", "sampler", "external"]
 SamplerKind: TypeAlias = Literal["base", "snapshot", "inflight"]
+UsageKind: TypeAlias = Literal["trained", "prompt", "cached", "sampled", "checkpoints"]
+"""Tokens of forward and backward passes, of prompts that were computed, of prompts that needn't be, of samples; and
+checkpoints that were saved."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,3 +139,49 @@ class CheckpointRecord:
     public: bool = False
     expires_at: float | None = None
     user_metadata: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsageRecord:
+    """How much of one kind a session used in one hour.
+
+    Attributes:
+        key: All of the following but the count.
+        tenant: Whose session it is.
+        hour: When the hour began, in seconds since the epoch.
+        session_id: The session.
+        base_model: Of which base model.
+        kind: What is counted.
+        count: Tokens, or checkpoints.
+    """
+
+    key: str
+    tenant: str
+    hour: int
+    session_id: str
+    base_model: str
+    kind: UsageKind
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditRecord:
+    """Something that happened to a checkpoint.
+
+    Attributes:
+        id: Drawn by the gateway.
+        tenant: Whose checkpoint it is.
+        at: When, in seconds since the epoch.
+        event: What, such as `checkpoint_publish`.
+        path: The checkpoint.
+        key: Id of the API key that did it.
+        details: What else there is to say.
+    """
+
+    id: str
+    tenant: str
+    at: float
+    event: str
+    path: str
+    key: str
+    details: Mapping[str, Any] = field(default_factory=dict)

@@ -11,7 +11,14 @@ from pathlib import Path
 from typing import TypeVar
 
 from tinker_actors.gateway.caller import Caller
-from tinker_actors.gateway.record_kinds import CheckpointRecord, ModelRecord, SamplerRecord, SessionRecord
+from tinker_actors.gateway.record_kinds import (
+    AuditRecord,
+    CheckpointRecord,
+    ModelRecord,
+    SamplerRecord,
+    SessionRecord,
+    UsageRecord,
+)
 from tinker_actors.gateway.refusals import not_found
 from tinker_actors.gateway.tables import Table
 
@@ -32,6 +39,8 @@ class Records:
         models: By `model_id`.
         samplers: By `sampler_id`.
         checkpoints: By `path`.
+        usage: What sessions used, by the hour.
+        audit: What happened to checkpoints.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -43,8 +52,10 @@ class Records:
         self.models = Table(self._connection, ModelRecord, "models", index=("tenant", "session_id"))
         self.samplers = Table(self._connection, SamplerRecord, "samplers", index=("tenant", "session_id", "model_id"))
         self.checkpoints = Table(
-            self._connection, CheckpointRecord, "checkpoints", index=("tenant", "model_id", "handle")
+            self._connection, CheckpointRecord, "checkpoints", index=("tenant", "model_id", "handle", "expires_at")
         )
+        self.usage = Table(self._connection, UsageRecord, "usage", index=("tenant", "hour"))
+        self.audit = Table(self._connection, AuditRecord, "audit", index=("tenant", "at"))
 
     def close(self) -> None:
         """Close the file."""

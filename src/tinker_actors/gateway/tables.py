@@ -60,6 +60,11 @@ class Table(Generic[R]):
         query = f"UPDATE {self._name} SET {assignments} WHERE {self._key} = ?"
         return self._connection.execute(query, values).rowcount > 0
 
+    def add(self, key: str, column: str, amount: int) -> bool:
+        """Add to a number of a row; says whether there is such a row."""
+        query = f"UPDATE {self._name} SET {column} = {column} + ? WHERE {self._key} = ?"
+        return self._connection.execute(query, (amount, key)).rowcount > 0
+
     def delete(self, key: str) -> bool:
         """Delete a row; says whether there was one."""
         return self._connection.execute(f"DELETE FROM {self._name} WHERE {self._key} = ?", (key,)).rowcount > 0

@@ -4,7 +4,21 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
-from tinker_actors.gateway.tinker import config, fetching, models, samplers, sampling, saving, sessions, training
+from tinker_actors.gateway.tinker import (
+    account_routes,
+    checkpoints,
+    config,
+    downloads,
+    fetching,
+    models,
+    samplers,
+    sampling,
+    saving,
+    session_lists,
+    sessions,
+    training,
+    training_runs,
+)
 
 router = APIRouter(prefix="/api/v1", tags=["tinker"])
 router.include_router(config.router)
@@ -15,3 +29,8 @@ router.include_router(sampling.router)
 router.include_router(models.router)
 router.include_router(training.router)
 router.include_router(saving.router)
+router.include_router(checkpoints.router)
+router.include_router(downloads.router)
+router.include_router(training_runs.router)
+router.include_router(session_lists.router)
+router.include_router(account_routes.router)

@@ -11,9 +11,10 @@ from pydantic import Field
 from starlette.responses import Response
 
 from tinker_actors.data import ImageChunk
+from tinker_actors.errors import UnknownPolicyError
 from tinker_actors.gateway.caller import Caller, CallerOf, needs
 from tinker_actors.gateway.futures import Answer, Future
-from tinker_actors.gateway.record_kinds import SamplerRecord
+from tinker_actors.gateway.record_kinds import SamplerRecord, UsageKind
 from tinker_actors.gateway.refusals import RefusalError
 from tinker_actors.gateway.tinker.fetching import HELD
 from tinker_actors.gateway.tinker.prompts import TextPart, read_prompt, read_text
@@ -122,9 +123,25 @@ class _Asked:
         engines = self.gateway.runtime.engines_of(self.sampler.base_model)
         if ready is None:
             ready = self._request(*await read_prompt(self.body.prompt, engines.served.catalogue_name))
-        async with self.gateway.serving.loaded(self.sampler.base_model, handle) as snapshot:
-            reply = await self._sampled(replace(ready, snapshot=snapshot))
+        while True:
+            try:
+                async with self.gateway.serving.loaded(self.sampler.base_model, handle) as snapshot:
+                    reply = await self._sampled(replace(ready, snapshot=snapshot))
+                break
+            except UnknownPolicyError:
+                before, handle = handle, snapshot_of(self.sampler, self.caller, self.gateway)
+                if handle == before:  # else the model of an inflight session has published anew meanwhile
+                    raise
+        self._count(reply)
         return sample_answer(self.body, reply)
+
+    def _count(self, reply: SamplingReply) -> None:
+        counts: dict[UsageKind, int] = {
+            "prompt": reply.prompt_tokens - reply.cached_tokens,
+            "cached": reply.cached_tokens,
+            "sampled": sum(len(sample.tokens) for sample in reply.samples),
+        }
+        self.gateway.accounts.used(self.caller.tenant, self.sampler.session_id, self.sampler.base_model, counts)
 
     async def _sampled(self, request: SamplingRequest) -> SamplingReply:
         sampler = self.gateway.runtime.engines_of(self.sampler.base_model).sampler

@@ -1,0 +1,118 @@
+"""Named checkpoints: kept while they are wanted; gone with their files once they are deleted or their time is over."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from tinker_actors.errors import PolicyError, UnknownPolicyError
+from tinker_actors.gateway.record_kinds import CheckpointRecord
+from tinker_actors.gateway.records import Records
+from tinker_actors.gateway.runtime import Runtime
+from tinker_actors.gateway.serving import Serving
+from tinker_actors.policies import SnapshotStore
+
+logger = logging.getLogger(__name__)
+
+_OVER = 1.0
+"""When something expires that is being deleted: long ago, so that nobody finds it any more."""
+
+
+class Checkpoints:
+    """Keeps the records of checkpoints and the store's files together.
+
+    A checkpoint can't be found from the moment at which it expires or its deletion begins; a service that is killed
+    meanwhile deletes the rest when it is started again. Several checkpoints may have the same files, which go with the
+    last.
+
+    Args:
+        runtime: Has the store.
+        records: Has the records.
+        serving: Is told of snapshots that are gone.
+
+    Attributes:
+        copies: Made for which requests.
+    """
+
+    def __init__(self, runtime: Runtime, records: Records, serving: Serving) -> None:
+        self._records, self._serving = records, serving
+        self._served = {model.name for model in runtime.models}
+        self._store = SnapshotStore(runtime.store)
+        self._changed = asyncio.Event()
+        self.copies = Copies()
+
+    def put(self, record: CheckpointRecord) -> None:
+        """Remember a checkpoint, in the place of one of the same path."""
+        self._records.checkpoints.put(record)
+        self._changed.set()
+
+    def set_expiry(self, path: str, expires_at: float | None) -> None:
+        """Say when a checkpoint expires; None for never."""
+        self._records.checkpoints.update(path, expires_at=expires_at)
+        self._changed.set()
+
+    async def delete(self, record: CheckpointRecord) -> None:
+        """Delete a checkpoint, and its files if no other has them."""
+        self._records.checkpoints.update(record.path, expires_at=_OVER)
+        await self.discard(record.handle, record.base_model)
+        self._records.checkpoints.delete(record.path)
+
+    async def discard(self, handle: str, base_model: str) -> None:
+        """Delete a snapshot's or checkpoint's files, unless one that hasn't expired has them."""
+        living = "handle = ? AND (expires_at IS NULL OR expires_at > ?)"
+        if self._records.checkpoints.count(living, handle, time.time()):
+            return
+        try:
+            await asyncio.to_thread(self._store.delete, handle)
+        except UnknownPolicyError:
+            pass  # a deletion that was cut short had got so far
+        except PolicyError as error:  # pinned by an operator, or the store can't be reached: the files stay
+            logger.warning("the files of %s stay: %s", handle, error)
+        if base_model in self._served:
+            await self._serving.forget(base_model, handle)
+
+    @asynccontextmanager
+    async def expiring(self) -> AsyncIterator[None]:
+        """Delete what expires, when it does, as long as the block lasts."""
+        task = asyncio.create_task(self._expire(), name="expiry of checkpoints")
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
+
+    async def _expire(self) -> None:
+        while True:
+            self._changed.clear()
+            found = self._records.checkpoints.where("expires_at IS NOT NULL", order="expires_at", limit=1)
+            left = found[0].expires_at - time.time() if found and found[0].expires_at is not None else None
+            if left is not None and left <= 0:
+                await self.delete(found[0])
+                continue
+            try:
+                async with asyncio.timeout(left):
+                    await self._changed.wait()
+            except TimeoutError:
+                pass
+
+
+class Copies:
+    """Which copies were made for which requests, so that one that is sent again makes no second one."""
+
+    def __init__(self, most: int = 1024) -> None:
+        self._most = most
+        self._paths: OrderedDict[tuple[str, str], str] = OrderedDict()
+
+    def get(self, request: tuple[str, str]) -> str | None:
+        """The copy that a tenant's request made."""
+        return self._paths.get(request)
+
+    def put(self, request: tuple[str, str], path: str) -> None:
+        """Remember it."""
+        self._paths[request] = path
+        if len(self._paths) > self._most:
+            self._paths.popitem(last=False)
