@@ -104,9 +104,9 @@ def test_a_step_plans_its_rows_once_and_launches_once_for_layers_of_one_input(
 
 
 def test_rows_beyond_what_decode_steps_have_take_the_way_of_prompts(device: Emulator, store: SnapshotStore) -> None:
-    from tinker_actors.sampling.attention import Span
     from tinker_actors.sampling.kv_pool import KVPool
     from tinker_actors.sampling.networks import Network, Rows
+    from tinker_actors.sampling.runs import Span
 
     found: list[torch.Tensor] = []
     folders = [store.fetch(store.get(f"tinker://p{number}/sampler_weights/000001")) for number in (1, 0)]
@@ -123,6 +123,6 @@ def test_rows_beyond_what_decode_steps_have_take_the_way_of_prompts(device: Emul
             wanted=[280, 299],
         )
         with torch.inference_mode():
-            found.append(network.logits(rows, KVPool(network.layers, 512, network.dtype)))
+            found.append(network.logits(rows, KVPool(network.kv_shape, 512, network.dtype)))
     torch.testing.assert_close(found[1], found[0], atol=1e-4, rtol=0)
     assert any(name.startswith("mma_") for name in device.launches)

@@ -5,10 +5,11 @@ import random
 import pytest
 import torch
 
-from tinker_actors.sampling.attention import Span, Step, StepHolder, runs_of
-from tinker_actors.sampling.kv_pool import KVPool, LayerShape
+from tinker_actors.sampling.attention import Step, StepHolder
+from tinker_actors.sampling.kv_pool import KVPool, KVShape
+from tinker_actors.sampling.runs import Span, runs_of
 
-SHAPES = [(9, 3, 64), (4, 2, 16), (4, 1, 128)]
+SHAPES = [(9, 3, 64), (4, 2, 16), (4, 1, 128), (4, 4, 64)]
 LONGEST = 1100
 
 
@@ -23,8 +24,8 @@ class Attention:
             return torch.randn(sequences, LONGEST, count, width, generator=generator).to(dtype)
 
         self.queries, self.keys, self.values = draw(query_heads), draw(key_heads), draw(key_heads)
-        shape = LayerShape(heads=key_heads, key_width=width, value_width=width)
-        self._pool = KVPool([shape], sequences * 2048, dtype)
+        shape = KVShape(layers=1, heads=key_heads, width=width)
+        self._pool = KVPool(shape, sequences * 2048, dtype)
         self._holder = StepHolder()
 
     def compute(self, rows: list[tuple[int, int, int]]) -> torch.Tensor:
@@ -39,7 +40,7 @@ class Attention:
         )
         self._holder.step = Step(pool=self._pool, places_t=places, runs=runs_of(spans), rows=len(places))
         with torch.inference_mode():
-            return self._holder.attend(0, of(self.queries), of(self.keys), of(self.values))
+            return self._holder.attend(0, of(self.queries), torch.cat([of(self.keys), of(self.values)], dim=1))
 
 
 @pytest.fixture(autouse=True)

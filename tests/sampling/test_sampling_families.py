@@ -10,9 +10,9 @@ import transformers
 from tinker_actors.errors import ModelError
 from tinker_actors.models import load_base, load_tokenizer, save_model_directory
 from tinker_actors.models.base import load_own_base
-from tinker_actors.sampling.attention import Span
 from tinker_actors.sampling.kv_pool import KVPool
 from tinker_actors.sampling.networks import Network, Rows
+from tinker_actors.sampling.runs import Span
 
 SHAPE = {
     "vocab_size": 128,
@@ -61,7 +61,7 @@ class Greedy:
 
     def __init__(self, network):
         self.network = network
-        self.pool = KVPool(network.layers, 512, network.dtype)
+        self.pool = KVPool(network.kv_shape, 512, network.dtype)
 
     def step(self, works):
         """Logits after each (number, held, tokens) row."""

@@ -11,10 +11,10 @@ from tinker_actors.data import EpisodeEnd, Trajectory, sft_datums, turns_from_pr
 from tinker_actors.models import load_base
 from tinker_actors.policies import PolicySpec, SnapshotStore
 from tinker_actors.policies.handover import handed_over
-from tinker_actors.sampling.attention import Span
 from tinker_actors.sampling.kv_pool import KVPool
 from tinker_actors.sampling.networks import Rows
 from tinker_actors.sampling.residents import Residents
+from tinker_actors.sampling.runs import Span
 from tinker_actors.training import AdamParams, LossConfig
 from tinker_actors.training.engine import TrainingEngine
 
@@ -53,7 +53,7 @@ def logits(residents, handle):
         slots=[resident.slot] * 4,
         wanted=[3],
     )
-    found = network.logits(rows, KVPool(network.layers, 32, network.dtype))
+    found = network.logits(rows, KVPool(network.kv_shape, 32, network.dtype))
     residents.unpin(resident)
     return found.clone()
 

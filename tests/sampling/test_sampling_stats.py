@@ -55,8 +55,8 @@ def test_requests_under_way_are_told_by_snapshot(harness, publisher):
 
 def test_sequences_that_make_room_for_others_are_counted_and_the_pool_says_how_full_it_is(harness, publisher):
     one = publisher.lora("one", seed=1)
-    layer = harness().residents.network.layers[0]
-    token = 2 * layer.heads * (layer.key_width + layer.value_width) * 4
+    shape = harness().residents.network.kv_shape
+    token = shape.layers * shape.heads * 2 * shape.width * 4
     engine = harness(kv_memory=2 * 64 * token)
     engine.refresh(one.handle)
     assert engine.engine.stats().kv_capacity == 128

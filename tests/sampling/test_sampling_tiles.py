@@ -8,9 +8,9 @@ import transformers
 
 from tinker_actors.models.adapters import Adapter, AdapterWeights
 from tinker_actors.sampling.adapter_stacks import Place, in_order, plan_tiles
-from tinker_actors.sampling.attention import Span
 from tinker_actors.sampling.kv_pool import KVPool
 from tinker_actors.sampling.networks import Network, Rows
+from tinker_actors.sampling.runs import Span
 
 PLACES = {0: Place(8, 0), 1: Place(8, 1)}
 
@@ -48,7 +48,7 @@ def network():
 
 def step(network, slots, lengths):
     """The logits after prompts of these lengths, one for each slot, then one token more."""
-    pool = KVPool(network.layers, 64 * len(slots), network.dtype)
+    pool = KVPool(network.kv_shape, 64 * len(slots), network.dtype)
     found = torch.empty(0)
     for decoding in (False, True):
         counts = [1] * len(slots) if decoding else lengths

@@ -93,7 +93,7 @@ class Engine:
         self._schedule = Schedule(
             Memory.within(
                 kv_memory,
-                residents.network.layers,
+                residents.network.kv_shape,
                 residents.network.dtype,
                 longest=context_length,
                 most=2 * max_batch,

@@ -1,11 +1,10 @@
 """Keys and values of every layer, by place. Which places belong to whom is not known here.
 
-Shape suffixes: P places, T new rows, G key heads, D width of a head.
+Shape suffixes: N layers, P places, T new rows, G key heads, D width of a head, B sequences, L keys.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -13,55 +12,78 @@ from torch import Tensor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LayerShape:
-    """What one layer keeps for a token.
+class KVShape:
+    """What a model keeps for a token.
 
     Attributes:
-        heads: Key heads, as many as value heads.
-        key_width: Width of a key.
-        value_width: Width of a value.
+        layers: How many layers do.
+        heads: Key heads of each, as many as value heads.
+        width: Width of a key, and of a value.
     """
 
+    layers: int
     heads: int
-    key_width: int
-    value_width: int
+    width: int
+
+    def nbytes(self, dtype: torch.dtype) -> int:
+        """Memory of one token in all layers."""
+        return 2 * self.layers * self.heads * self.width * dtype.itemsize
 
 
 class KVPool:
     """The memory itself: untouched parts of it take no memory on systems that hand out pages when first written.
 
     Args:
-        layers: By layer index.
+        shape: What is kept for a token.
         places: Tokens that there is room for.
         dtype: Of keys and values.
+        device: Where they are; that of the model.
     """
 
-    def __init__(self, layers: Sequence[LayerShape], places: int, dtype: torch.dtype) -> None:
-        self.layers, self.places, self.dtype = tuple(layers), places, dtype
-        self.keys = [torch.zeros(places, shape.heads, shape.key_width, dtype=dtype) for shape in layers]
-        self.values = [torch.zeros(places, shape.heads, shape.value_width, dtype=dtype) for shape in layers]
+    def __init__(
+        self, shape: KVShape, places: int, dtype: torch.dtype, device: torch.device | str | None = None
+    ) -> None:
+        self.shape, self.places, self.dtype = shape, places, dtype
+        # a place's keys lie before its values, so that both are written at once
+        self._all = torch.zeros(shape.layers, places, 2 * shape.heads, shape.width, dtype=dtype, device=device)
+        self._layers = self._all.unbind()
+
+    @property
+    def device(self) -> torch.device:
+        """Where it is."""
+        return self._all.device
 
     @property
     def nbytes(self) -> int:
         """Memory of all places."""
-        return sum(tensor.nbytes for tensor in (*self.keys, *self.values))
+        return self._all.nbytes
 
-    @staticmethod
-    def bytes_per_token(layers: Sequence[LayerShape], dtype: torch.dtype) -> int:
-        """Memory of one token in all layers."""
-        return sum(shape.heads * (shape.key_width + shape.value_width) for shape in layers) * dtype.itemsize
+    def write(self, layer: int, places_t: Tensor, kept_thd: Tensor) -> None:
+        """Set the keys and values of new tokens, the heads of keys before those of values: shape (T, 2G, D)."""
+        self._layers[layer].index_copy_(0, places_t, kept_thd)
 
-    def write(self, layer: int, places_t: Tensor, keys_tgd: Tensor, values_tgd: Tensor) -> None:
-        """Set the keys and values of new tokens."""
-        self.keys[layer].index_copy_(0, places_t, keys_tgd)
-        self.values[layer].index_copy_(0, places_t, values_tgd)
+    def read(self, start: int, count: int, stride: int, keys: int) -> tuple[list[Tensor], list[Tensor]]:
+        """Keys and values of sequences at equal distances, for each layer a view of shape (B, G, L, D).
+
+        Args:
+            start: First place of the first sequence.
+            count: Sequences, B.
+            stride: Places from one to the next.
+            keys: Places to read of each, L.
+        """
+        heads, width = self.shape.heads, self.shape.width
+        place = 2 * heads * width
+        size = (self.shape.layers, count, heads, keys, width)
+        strides = (self.places * place, stride * place, width, place, 1)
+        first, second = (
+            self._all.as_strided(size, strides, start * place + offset).unbind() for offset in (0, heads * width)
+        )
+        return list(first), list(second)
 
     def copy(self, source: int, target: int, count: int) -> None:
         """Copy tokens from one place on to another; the two don't overlap."""
-        for tensor in (*self.keys, *self.values):
-            tensor.narrow(0, target, count).copy_(tensor.narrow(0, source, count))
+        self._all.narrow(1, target, count).copy_(self._all.narrow(1, source, count))
 
     def wipe(self, start: int, count: int) -> None:
         """Make what is there finite again: masked attention multiplies it by zero."""
-        for tensor in (*self.keys, *self.values):
-            tensor.narrow(0, start, count).zero_()
+        self._all.narrow(1, start, count).zero_()

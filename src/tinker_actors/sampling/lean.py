@@ -38,10 +38,19 @@ class _Norm:
         self._weight = module.weight.detach()
         self._scaled = self._weight.float() * self._weight.numel() ** 0.5
 
-    def __call__(self, x_tm: Tensor) -> Tensor:
-        """Of rows with what stands beside them, shape (T, N + 16), to shape (T, N)."""
+    def __call__(self, x_tm: Tensor, x_tn: Tensor) -> Tensor:
+        """The norm of the rows.
+
+        Args:
+            x_tm: The rows with what stands beside them, shape (T, N + 16).
+            x_tn: The rows, a view of them.
+
+        Returns:
+            Shape (T, N).
+        """
         length_t1 = torch.linalg.vector_norm(x_tm, dim=-1, keepdim=True, dtype=torch.float32)
-        return (x_tm[:, :-_BESIDE] / length_t1).mul_(self._scaled).to(x_tm.dtype)
+        normed_tn = (x_tn / length_t1).mul_(self._scaled)
+        return normed_tn if normed_tn.dtype == x_tn.dtype else normed_tn.to(x_tn.dtype)
 
     def by_head(self, x_tgd: Tensor) -> Tensor:
         """Of heads, whose rows have nothing beside them."""
@@ -119,10 +128,11 @@ class LeanDecoder:
         cos, sin = self._rotary(x_tn[None], positions_t[None])
         cos_t1d, sin_t1d = cos[0][:, None], _signed(sin[0])[:, None]
         for layer in self._layers:
-            x_tn += self._attention(layer, layer.before_attention(x_tm), cos_t1d, sin_t1d)
-            gate, up = layer.gate_up.compute(layer.before_mlp(x_tm)).chunk(2, dim=-1)
+            x_tn += self._attention(layer, layer.before_attention(x_tm, x_tn), cos_t1d, sin_t1d)
+            gate, up = layer.gate_up.compute(layer.before_mlp(x_tm, x_tn)).chunk(2, dim=-1)
             x_tn += layer.down.compute(F.silu(gate).mul_(up))
-        return self._head.compute(self._norm(x_tm.index_select(0, keep_w)))
+        x_wm = x_tm.index_select(0, keep_w)
+        return self._head.compute(self._norm(x_wm, x_wm[:, :-_BESIDE]))
 
     def _attention(self, layer: _Layer, x_tn: Tensor, cos_t1d: Tensor, sin_t1d: Tensor) -> Tensor:
         heads, turned = self._heads, self._heads + self._key_heads
@@ -137,8 +147,7 @@ class LeanDecoder:
         answer_thd = self._holder.attend(
             layer.number,
             kept[:, :heads],
-            kept[:, heads:turned],
-            kept[:, turned:],
+            kept[:, heads:],
             scaling=layer.scaling,
             window=layer.window,
             dtype=x_tn.dtype,

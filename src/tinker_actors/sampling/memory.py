@@ -9,7 +9,7 @@ import torch
 from tinker_actors.data import ImageChunk
 from tinker_actors.errors import ConfigError
 from tinker_actors.sampling.extents import Extent, Extents, extent_size
-from tinker_actors.sampling.kv_pool import KVPool, LayerShape
+from tinker_actors.sampling.kv_pool import KVPool, KVShape
 from tinker_actors.sampling.prefixes import PrefixIndex, Stretch
 
 _ROOM = 32  # places for tokens to come that a new sequence gets at once
@@ -38,7 +38,7 @@ class Memory:
     def within(
         cls,
         budget: int,
-        layers: Sequence[LayerShape],
+        shape: KVShape,
         dtype: torch.dtype,
         *,
         longest: int,
@@ -50,14 +50,14 @@ class Memory:
         Raises:
             ConfigError: They don't hold one.
         """
-        size, token = extent_size(longest), KVPool.bytes_per_token(layers, dtype)
+        size, token = extent_size(longest), shape.nbytes(dtype)
         places = min(budget // token // size, most) * size
         if not places:
             raise ConfigError(
                 f"kv_memory is {budget} bytes; a sequence of {longest} tokens needs {size * token}: give more, or a "
                 "smaller context_length"
             )
-        return cls(KVPool(layers, places, dtype), longest, prefix_caching=prefix_caching)
+        return cls(KVPool(shape, places, dtype), longest, prefix_caching=prefix_caching)
 
     @property
     def running(self) -> int:

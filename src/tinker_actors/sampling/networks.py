@@ -22,10 +22,11 @@ from tinker_actors.kernels import NO_ADAPTER
 from tinker_actors.models.adapters import Adapter, read_adapter
 from tinker_actors.models.vision import TOWER, Vision
 from tinker_actors.sampling.adapter_stacks import Place
-from tinker_actors.sampling.attention import Span, Step, StepHolder, install, runs_of
-from tinker_actors.sampling.kv_pool import KVPool, LayerShape
+from tinker_actors.sampling.attention import Step, StepHolder, install
+from tinker_actors.sampling.kv_pool import KVPool, KVShape
 from tinker_actors.sampling.lean import LeanDecoder
 from tinker_actors.sampling.linears import Plans, replace_linears, widen
+from tinker_actors.sampling.runs import Span, runs_of
 from tinker_actors.sampling.weights import wide_products
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ class Network:
         config: The transformers configuration.
         vocab_size: Length of a row of logits.
         dtype: Of keys and values.
-        layers: What each layer keeps for a token.
+        kv_shape: What its layers keep for a token.
         nbytes: Memory of the weights that it was made of, tied ones once.
 
     Args:
@@ -96,7 +97,7 @@ class Network:
         self._lean = LeanDecoder(model, self._holder) if LeanDecoder.fits(model) else None
         # fewer rows than this are computed otherwise by some product
         self._least_rows = max((product.least_rows for product, _ in self._products.values()), default=1)
-        self.layers = self._try(layers, expected)
+        self.kv_shape = self._try(layers, expected)
 
     @property
     def resident(self) -> int:
@@ -177,7 +178,10 @@ class Network:
         self._holder.step = Step(pool=pool, places_t=places_t, runs=runs_of(rows.spans), rows=count, order_t=order_t)
         extra = self.vision.arguments(self._model, rows.images) if self.vision is not None and rows.images else {}
         try:
-            logits_wv = self._forward(ids_t, positions, keep_w, extra)
+            # packed weights are objects of torch's own that, as arguments, are asked for an override of the call each
+            # time, which takes longer than a small product
+            with torch._C.DisableTorchFunctionSubclass():
+                logits_wv = self._forward(ids_t, positions, keep_w, extra)
         finally:
             self._holder.step, self._plans.tiles, self._plans.head = None, [], []
         logits_wv = logits_wv[: len(wanted)]
@@ -206,13 +210,13 @@ class Network:
     def _ids(self) -> list[int]:
         return [(7 * number + 3) % min(self.vocab_size, 64) for number in range(_TRIED_TOKENS)]
 
-    def _try(self, count: int, expected: Tensor) -> tuple[LayerShape, ...]:
+    def _try(self, count: int, expected: Tensor) -> KVShape:
         """Find what the layers keep, and compare with the model as transformers computes it."""
         found = self._holder.shapes = {}
         text = self.config.get_text_config()
         heads = int(getattr(text, "num_key_value_heads", None) or text.num_attention_heads)
         width = int(getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads)
-        layers = [LayerShape(heads=heads, key_width=width, value_width=width)] * count
+        shape = KVShape(layers=count, heads=heads, width=width)
         rows = Rows(
             ids=self._ids(),
             positions=self._positions(),
@@ -224,7 +228,7 @@ class Network:
         self.vision = None
         try:
             with torch.inference_mode():
-                logits = self.logits(rows, KVPool(layers, 32, self.dtype))
+                logits = self.logits(rows, KVPool(shape, 32, self.dtype))
         except (RuntimeError, IndexError) as error:
             raise ModelError(f"{name} can't be sampled from here: its layers differ in keys and values") from error
         finally:
@@ -237,7 +241,7 @@ class Network:
         same = not whole.any() or float((logits.float() - expected)[whole].abs().max()) <= bound
         if sorted(found) != list(range(count)) or not same:
             raise ModelError(f"{name} can't be sampled from here: its attention gives other logits than transformers'")
-        return tuple(layers)
+        return shape
 
 
 def _settle_weights(model: PreTrainedModel) -> None:

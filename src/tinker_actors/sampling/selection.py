@@ -24,6 +24,7 @@ _GAMMA = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
 _BLOCK = 256
+_PIECE = 2**18  # logits of a thread that are worked on at once: they stay in its cache
 
 
 def row_keys(seeds: Sequence[int], sample_indices: Sequence[int]) -> NDArray[np.uint64]:
@@ -121,16 +122,14 @@ class Selector:
             if not entry.greedy and (entry.top_k > 0 or entry.top_p < 1 or entry.min_p > 0):
                 scaled_bv = _own(scaled_bv, logits_bv)
                 scaled_bv[row] = truncated(scaled_bv[row], entry.top_k, entry.top_p, entry.min_p)
-        # where the most likely token is takes several times as long to find as how likely it is
-        most_b, best_b = scaled_bv.max(-1) if self.greedy.any() else (scaled_bv.amax(-1), None)
-        weights_bv = (scaled_bv - most_b[:, None]).exp_()
-        sums_bk = _block_sums(weights_bv)
+        best_b = scaled_bv.max(-1).indices if self.greedy.any() else None
+        most_b, sums_bk = _weigh(scaled_bv)
         cumulative_bk = sums_bk.cumsum(-1)
         total_b = cumulative_bk[:, -1]
         if best_b is not None and self.greedy.all():
             tokens_b = best_b
         else:
-            tokens_b = self._draw(weights_bv, cumulative_bk, positions, best_b)
+            tokens_b = self._draw(scaled_bv, most_b, cumulative_bk, positions, best_b)
         chosen_b = scaled_bv.gather(1, tokens_b[:, None])[:, 0]
         logprobs_b = (chosen_b - most_b).double() - total_b.log()
         tops = [
@@ -139,15 +138,21 @@ class Selector:
         return Drawn(tokens=tokens_b.tolist(), logprobs=logprobs_b.tolist(), tops=tops)
 
     def _draw(
-        self, weights_bv: Tensor, cumulative_bk: Tensor, positions: int | Sequence[int], best_b: Tensor | None
+        self,
+        scaled_bv: Tensor,
+        most_b: Tensor,
+        cumulative_bk: Tensor,
+        positions: int | Sequence[int],
+        best_b: Tensor | None,
     ) -> Tensor:
         """Find the block that holds the number, then the token in it: never one of weight 0."""
-        size = weights_bv.shape[1]
+        size = scaled_bv.shape[1]
         aim_b1 = torch.from_numpy(uniforms(self.keys_b, positions))[:, None] * cumulative_bk[:, -1:]
         block_b1 = torch.searchsorted(cumulative_bk, aim_b1, right=True).clamp_(max=cumulative_bk.shape[1] - 1)
         before_b1 = torch.where(block_b1 > 0, cumulative_bk.gather(1, (block_b1 - 1).clamp_(min=0)), 0.0)
         ids = block_b1 * _BLOCK + torch.arange(_BLOCK)
-        inside = weights_bv.gather(1, ids.clamp(max=size - 1)).double().masked_fill_(ids >= size, 0.0)
+        inside = (scaled_bv.gather(1, ids.clamp(max=size - 1)) - most_b[:, None]).exp_().double()
+        inside.masked_fill_(ids >= size, 0.0)
         within = inside.cumsum(-1)
         # rounding may leave the number just beyond the block: then it is the last token of any weight
         left_b1 = torch.minimum(aim_b1 - before_b1, within[:, -1:] * (1 - 2.0**-40)).clamp_(min=0.0)
@@ -161,15 +166,27 @@ def _own(scaled_bv: Tensor, logits_bv: Tensor) -> Tensor:
     return scaled_bv.clone() if scaled_bv.data_ptr() == logits_bv.data_ptr() else scaled_bv
 
 
-def _block_sums(weights_bv: Tensor) -> Tensor:
-    rows, size = weights_bv.shape
+def _weigh(scaled_bv: Tensor) -> tuple[Tensor, Tensor]:
+    """The largest logit of each row, shape (B,), and the sums of the weights relative to it by block, shape (B, K).
+
+    The weights themselves are nowhere kept: on the CPU reading the memory that they take is dearer than computing them.
+    """
+    rows, size = scaled_bv.shape
     whole = size // _BLOCK * _BLOCK
-    parts = []
-    if whole:
-        parts.append(weights_bv[:, :whole].reshape(rows, -1, _BLOCK).sum(-1).double())
-    if whole < size:
-        parts.append(weights_bv[:, whole:].double().sum(-1, keepdim=True))
-    return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
+    most: list[Tensor] = []
+    sums: list[Tensor] = []
+    count = min(rows, max(1, _PIECE * torch.get_num_threads() // size))
+    room = scaled_bv.new_empty(count, size)
+    for logits in scaled_bv.split(count):
+        most.append(logits.amax(-1))
+        weights = torch.sub(logits, most[-1][:, None], out=room[: len(logits)]).exp_()
+        parts: list[Tensor] = []
+        if whole:
+            parts.append(weights[:, :whole].reshape(len(logits), -1, _BLOCK).sum(-1).double())
+        if whole < size:
+            parts.append(weights[:, whole:].double().sum(-1, keepdim=True))
+        sums.append(parts[0] if len(parts) == 1 else torch.cat(parts, -1))
+    return torch.cat(most), torch.cat(sums)
 
 
 def _tops(shifted_v: Tensor, total: Tensor, count: int) -> tuple[tuple[int, float], ...]:

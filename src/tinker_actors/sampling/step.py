@@ -12,9 +12,9 @@ import torch
 
 from tinker_actors.data import ModelInput
 from tinker_actors.models.vision import Vision
-from tinker_actors.sampling.attention import Span
 from tinker_actors.sampling.networks import Network, Rows
 from tinker_actors.sampling.rows import Row
+from tinker_actors.sampling.runs import Span
 from tinker_actors.sampling.schedule import Schedule, Work
 from tinker_actors.sampling.selection import Drawn, Selector, row_keys
 
