@@ -1,10 +1,11 @@
 """The mesh that most tests of the actors run in, three ways."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 import pytest_asyncio
 from shared_meshes import Shared
+from soaking import Soak
 
 from tinker_actors.actors import Mesh
 
@@ -35,3 +36,14 @@ async def pair() -> AsyncIterator[Mesh]:
     """This process and two children."""
     async with Mesh(nodes=3) as mesh:
         yield mesh
+
+
+@pytest.fixture(scope="session", autouse=True)
+def soak(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Soak | None]:
+    """The soak, if its test is among those that run. It begins with the first of them, so that it ends beside them."""
+    if not any(item.path.name == "test_actors_soak.py" for item in request.session.items):
+        yield None
+        return
+    soak = Soak(tmp_path_factory.mktemp("soak"))
+    yield soak
+    soak.end()
