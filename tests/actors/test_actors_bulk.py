@@ -43,9 +43,13 @@ async def shared_mesh(request: pytest.FixtureRequest) -> AsyncIterator[Shared]:
     await way.close()
 
 
+in_shared_memory = pytest.mark.parametrize("shared_mesh", ["shared memory"], indirect=True)
+"""A test of `mesh` the first way only."""
+
+
 @pytest.fixture
 async def shared() -> AsyncIterator[Mesh]:
-    """Two processes with shared memory."""
+    """Two processes whose shared memory nobody has used."""
     async with Mesh(nodes=2) as mesh:
         yield mesh
 
@@ -68,8 +72,9 @@ async def test_large_values_of_every_kind_arrive_equal(mesh: Mesh) -> None:
     assert await store.echo(memoryview(bytes(3 * MIB))) == bytes(3 * MIB)
 
 
-async def test_large_arrays_arrive_read_only_in_the_senders_memory(shared: Mesh) -> None:
-    store = await shared.spawn(Store)
+@in_shared_memory
+async def test_large_arrays_arrive_read_only_in_the_senders_memory(mesh: Mesh) -> None:
+    store = await mesh.spawn(Store)
     file, writable = await store.where(np.ones(4 * MIB, np.uint8))
     assert "memfd:tinker-actors" in file
     assert not writable
@@ -78,51 +83,55 @@ async def test_large_arrays_arrive_read_only_in_the_senders_memory(shared: Mesh)
     assert back.sum() == 7 * 2 * MIB
 
 
-async def test_what_lies_in_the_arena_is_sent_without_a_copy(shared: Mesh) -> None:
-    store = await shared.spawn(Store)
-    array = shared.put(np.arange(MIB, dtype=np.float32))
-    buffer = shared.buffer((2, MIB))
+@in_shared_memory
+async def test_what_lies_in_the_arena_is_sent_without_a_copy(mesh: Mesh) -> None:
+    store = await mesh.spawn(Store)
+    array = mesh.put(np.arange(MIB, dtype=np.float32))
+    buffer = mesh.buffer((2, MIB))
     buffer[:] = 2
-    used = arena_of(shared).used
-    files = {str(os.stat(segment.fd).st_ino) for segment in arena_of(shared)._segments.values()}
+    used = arena_of(mesh).used
+    files = {str(os.stat(segment.fd).st_ino) for segment in arena_of(mesh)._segments.values()}
     for value in (array, buffer, buffer[1], array[1000:100_000]):
         file, _ = await store.where(value)
         assert file.split()[0] in files
         await store.keep(value)
-    assert arena_of(shared).used == used
+    assert arena_of(mesh).used == used
     assert await store.totals() == [
         pytest.approx(value.sum()) for value in (array, buffer, buffer[1], array[1000:100_000])
     ]
 
 
-async def test_an_array_in_the_arena_is_frozen_by_sending_it(shared: Mesh) -> None:
-    store = await shared.spawn(Store)
-    buffer = shared.buffer(MIB, "uint8")
+@in_shared_memory
+async def test_an_array_in_the_arena_is_frozen_by_sending_it(mesh: Mesh) -> None:
+    store = await mesh.spawn(Store)
+    buffer = mesh.buffer(MIB, "uint8")
     buffer[:] = 3
     await store.keep(buffer)
     with pytest.raises(ValueError, match="read-only"):
         buffer[0] = 4
     with pytest.raises(ValueError, match="read-only"):
-        shared.put(np.ones(MIB))[0] = 4
+        mesh.put(np.ones(MIB))[0] = 4
 
 
-async def test_tensors_are_copied_on_write(shared: Mesh) -> None:
+@in_shared_memory
+async def test_tensors_are_copied_on_write(mesh: Mesh) -> None:
     torch = pytest.importorskip("torch")
-    store = await shared.spawn(Store)
+    store = await mesh.spawn(Store)
     for dtype in (torch.bfloat16, torch.float32):
-        tensor = shared.put(torch.full((MIB,), 2, dtype=dtype))
-        used = arena_of(shared).used
+        tensor = mesh.put(torch.full((MIB,), 2, dtype=dtype))
+        used = arena_of(mesh).used
         assert [await store.add_one(tensor) for _ in range(3)] == [3.0, 3.0, 3.0]
         assert torch.equal(tensor, torch.full((MIB,), 2, dtype=dtype))
-        assert arena_of(shared).used <= used
+        assert arena_of(mesh).used <= used
         back = await store.echo(tensor)
         back += 1
         assert torch.equal(back, tensor + 1)
 
 
-async def test_memory_is_lent_until_the_last_view_is_gone(shared: Mesh) -> None:
-    store = await shared.spawn(Store)
-    arena = arena_of(shared)
+@in_shared_memory
+async def test_memory_is_lent_until_the_last_view_is_gone(mesh: Mesh) -> None:
+    store = await mesh.spawn(Store)
+    arena = arena_of(mesh)
     await store.size(np.ones(3 * MIB, np.uint8))
     await until(lambda: arena.used == 0)
     await store.keep(np.ones(3 * MIB, np.uint8))
@@ -133,7 +142,7 @@ async def test_memory_is_lent_until_the_last_view_is_gone(shared: Mesh) -> None:
     view = (await store.make_in_buffer(4 * MIB, 5))[10:20]
     gc.collect()
     assert view.tolist() == [5] * 10
-    array = shared.put(np.ones(MIB, np.uint8))
+    array = mesh.put(np.ones(MIB, np.uint8))
     part = array[5:9]
     del array
     assert arena.used == MIB
@@ -141,26 +150,28 @@ async def test_memory_is_lent_until_the_last_view_is_gone(shared: Mesh) -> None:
     assert arena.used == 0
 
 
-async def test_what_the_receiver_does_not_keep_comes_back_with_the_answer(shared: Mesh) -> None:
-    store = await shared.spawn(Store)
+@in_shared_memory
+async def test_what_the_receiver_does_not_keep_comes_back_with_the_answer(mesh: Mesh) -> None:
+    store = await mesh.spawn(Store)
     for size in (MIB, 9 * MIB + 1):
         await store.size(np.ones(size, np.uint8))
         await asyncio.sleep(0)  # the answer's batch has been read to its end
-        assert arena_of(shared).used == 0
+        assert arena_of(mesh).used == 0
     await store.keep(np.ones(MIB, np.uint8))
-    assert arena_of(shared).used == MIB
+    assert arena_of(mesh).used == MIB
     await store.drop()
     await asyncio.sleep(0)
-    assert arena_of(shared).used == 0
+    assert arena_of(mesh).used == 0
 
 
-async def test_a_failed_ask_keeps_nothing_alive(shared: Mesh) -> None:
-    store = await shared.spawn(Store)
+@in_shared_memory
+async def test_a_failed_ask_keeps_nothing_alive(mesh: Mesh) -> None:
+    store = await mesh.spawn(Store)
     gc.disable()
     try:
         with pytest.raises(AttributeError):
-            await store.nonesuch(shared.put(np.ones(MIB, np.uint8)))
-        await until(lambda: arena_of(shared).used == 0)
+            await store.nonesuch(mesh.put(np.ones(MIB, np.uint8)))
+        await until(lambda: arena_of(mesh).used == 0)
     finally:
         gc.enable()
 

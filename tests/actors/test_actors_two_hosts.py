@@ -9,8 +9,10 @@ from pathlib import Path
 
 import namespaces
 import pytest
+import pytest_asyncio
 from guests import guest
 from namespaces import HOSTS, Hosts
+from shared_meshes import Shared
 from test_actors_calls import (
     test_a_cycle_through_other_actors_is_refused,
     test_cancelling_an_ask_cancels_the_handler_and_the_actor_goes_on,
@@ -51,7 +53,29 @@ LISTEN = f"tcp://{HOSTS[0]}:0"
 PING = 0.3
 
 
-@pytest.fixture
+class Across(Shared):
+    """Node 0 on one host, the other, where the actors are, behind 50 ms each way and 1 % loss."""
+
+    def __init__(self, hosts: Hosts, keys: Path) -> None:
+        super().__init__("across", {"listen": LISTEN, "keys": Keys.load(keys / "head.secret")})
+        self._hosts = hosts
+        self._options = "--import", "ring_zoo", "--keys", str(keys / "worker.secret")
+
+    async def get(self) -> Mesh:
+        if self.mesh is None:
+            enter = self._stack.enter_async_context
+            self._stack.enter_context(self._hosts.inside(0))
+            self.mesh = await enter(Mesh(**self.options))
+            await enter(guest(self.mesh, *self._options, prefix=self._hosts.prefix(1)))
+        self._hosts.delay, self._hosts.loss = 0.05, 0.01
+        return self.mesh
+
+    async def clear(self) -> None:
+        self._hosts.delay = self._hosts.loss = 0.0
+        await super().clear()
+
+
+@pytest.fixture(scope="module")
 def hosts() -> Iterator[Hosts]:
     hosts = namespaces.make()
     try:
@@ -60,25 +84,24 @@ def hosts() -> Iterator[Hosts]:
         namespaces.remove(hosts)
 
 
-@pytest.fixture
-def keys(tmp_path: Path) -> Path:
-    generate(tmp_path / "keys", ["head", "worker"])
-    return tmp_path / "keys"
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    keys = tmp_path_factory.mktemp("two-hosts") / "keys"
+    generate(keys, ["head", "worker"])
+    return keys
 
 
-@pytest.fixture
-async def mesh(hosts: Hosts, keys: Path) -> AsyncIterator[Mesh]:
-    """Node 0 on one host, the other, where the actors are, behind 50 ms each way and 1 % loss."""
-    secret = "--keys", str(keys / "worker.secret")
-    with hosts.inside(0):
-        async with Mesh(listen=LISTEN, keys=Keys.load(keys / "head.secret")) as mesh:  # noqa: SIM117
-            async with guest(mesh, "--import", "ring_zoo", *secret, prefix=hosts.prefix(1)):
-                hosts.delay, hosts.loss = 0.05, 0.01
-                yield mesh
-                hosts.delay = hosts.loss = 0.0
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def shared_mesh(hosts: Hosts, keys: Path) -> AsyncIterator[Across]:
+    across = Across(hosts, keys)
+    yield across
+    await across.close()
 
 
-async def test_calls_during_a_cut_fail_typed_in_time_and_the_link_resumes_after_it(hosts: Hosts, keys: Path) -> None:
+async def test_calls_during_a_cut_fail_typed_in_time_and_the_link_resumes_after_it(
+    hosts: Hosts, keys: Path, shared_mesh: Across
+) -> None:
+    await shared_mesh.close()  # the others' mesh, which this cuts too
     with hosts.inside(0):
         async with (
             Mesh(nodes=2, listen=LISTEN, keys=Keys.load(keys / "head.secret"), ping=PING) as mesh,

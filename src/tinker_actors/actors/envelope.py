@@ -129,7 +129,7 @@ def led(data: bytes) -> tuple[list[Any], bytes]:
         raise CodecError(f"malformed descriptors: {type(error).__name__}: {error}") from error
     if not isinstance(descriptors, list) or not descriptors:
         raise CodecError("the descriptors before a batch are a non-empty array")
-    return cast(list[Any], descriptors), data[start:]
+    return cast("list[Any]", descriptors), data[start:]
 
 
 def split(codec: Codec, data: bytes, frames: Sequence[Frame]) -> list[Any]:
@@ -142,7 +142,7 @@ def split(codec: Codec, data: bytes, frames: Sequence[Frame]) -> list[Any]:
     if not isinstance(batch, list) or not batch:
         raise CodecError("a batch is a non-empty array")
     batch.pop()
-    return cast(list[Any], batch)
+    return cast("list[Any]", batch)
 
 
 def salvage(codec: Codec, data: bytes, frames: Sequence[Frame]) -> list[Any]:
@@ -192,5 +192,5 @@ def is_well_formed(parts: Any) -> bool:
     """Whether an envelope has a known kind and that kind's length."""
     if not isinstance(parts, list) or not parts:
         return False
-    listed = cast(list[Any], parts)
+    listed = cast("list[Any]", parts)
     return isinstance(listed[0], int) and LENGTHS.get(listed[0]) == len(listed)

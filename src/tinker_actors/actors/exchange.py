@@ -103,14 +103,14 @@ class Exchange(PeerTable):
 
     # Sending
 
-    def encode(self, parts: list[Any]) -> tuple[bytes, list[Frame]]:
-        """An envelope as bytes and frames; CodecError if it can't be sent or is too large."""
+    def encode(self, parts: list[Any]) -> tuple[bytes, list[Frame], int]:
+        """An envelope as bytes and frames, and its size in bytes; CodecError if it can't be sent or is too large."""
         frames: list[Frame] = []
         data = self.node.codec.encode(parts, frames, look=envelope.may_hold_buffers(parts))
         size = len(data) + sum(frame.nbytes for frame in frames) if frames else len(data)
         if size > self.max_message:
             raise CodecError(f"a message of {size} bytes exceeds this mesh's limit of {self.max_message} bytes")
-        return data, frames
+        return data, frames, size
 
     def send_request(
         self, index: int, actors: Sequence[int], ident: int, data: bytes, frames: Sequence[Frame], *, system: bool
@@ -144,7 +144,7 @@ class Exchange(PeerTable):
         link = peer.link
         if link is None:
             return
-        data, frames = self.encode(parts)
+        data, frames, _ = self.encode(parts)
         lane = peer.lane
         if lane is not None and (frames or (lane.waiting and parts[0] in envelope.ANSWERS)):
             lane.put(data, frames, (-parts[1],))

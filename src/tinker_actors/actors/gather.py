@@ -147,12 +147,11 @@ def send_gather(
     try:
         exchange.require(index)
         actors = [target.actor for _, target in members]
-        data, frames = exchange.encode([envelope.GATHER, ident, actors, *request])
+        data, frames, size = exchange.encode([envelope.GATHER, ident, actors, *request])
     except ActorError as error:
         for position, _ in members:
             collector.fail(position, copy.copy(error))
         return []
-    size = len(data) + sum(frame.nbytes for frame in frames)
     together = [member for member in members if member[1].has_room(size)]
     sent: list[PendingGather | PendingPart] = []
     if len(together) < len(members):
@@ -169,7 +168,7 @@ def send_gather(
         if not together:
             return sent
         actors = [target.actor for _, target in together]
-        data, frames = exchange.encode([envelope.GATHER, ident, actors, *request])
+        data, frames, size = exchange.encode([envelope.GATHER, ident, actors, *request])
     pending = PendingGather(together, ident, size, collector)
     exchange.pending[ident] = pending
     exchange.send_request(index, actors, ident, data, frames, system=False)
@@ -188,8 +187,7 @@ def tell_all(
     if room:
         actors = [target.address.id for target in room]
         parts = [envelope.TELL_ALL, actors, method, list(args), kwargs or None, inherited_trace()]
-        data, frames = exchange.encode(parts)
-        size = len(data) + sum(frame.nbytes for frame in frames)
+        data, frames, size = exchange.encode(parts)
         for target in room:
             target.take_tell(size)
         exchange.send_request(index, actors, 0, data, frames, system=False)

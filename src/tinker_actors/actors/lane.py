@@ -16,6 +16,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tinker_actors.actors import packing
@@ -217,7 +218,7 @@ class Lane:
                 arena.release(block)
 
     def _describe(self, frame: Frame) -> bytes | None:
-        """A frame's descriptor, if its bytes already are where the peer can reach them or are soon copied there."""
+        """A frame's descriptor, if its bytes are where the peer can reach them by the time that it can ask for them."""
         size = frame.nbytes
         bulk = self._bulk
         arena = bulk.arena
@@ -236,7 +237,7 @@ class Lane:
             bulk.tell_dropped()
         if block is None:
             return None
-        block.write(frame)
+        self._link.fills.append(partial(block.write, frame))
         return _pack([LOAN, *self._lend(block, block.offset, size)])
 
     def _prepare(self, parcel: Parcel, index: int, frame: Frame) -> None:

@@ -120,6 +120,8 @@ class Outbound:
 
     Attributes:
         scheduled: whether the turn's `flush` is to come.
+        fills: called before the next batch leaves, when all else about it is done: what copies much pushes what is
+            needed next out of the processor's cache.
         leads: whether short frames are descriptors.
     """
 
@@ -138,6 +140,7 @@ class Outbound:
         self._size = 0
         self._frames: list[Frame] = []
         self._counts: list[tuple[int, int]] = []
+        self.fills: list[Callable[[], None]] = []
         self._blocked: deque[tuple[bytes, list[Frame]]] = deque()
         self.scheduled = False
         self.leads = True
@@ -180,6 +183,10 @@ class Outbound:
             self._frames, self._counts = [], []
             if self.leads and envelope.may_lead(frames):  # parts of their own would cost more than all else about them
                 data, frames = envelope.lead(frames, data), []
+        if self.fills:
+            fills, self.fills = self.fills, []
+            for fill in fills:
+                fill()
         if self._blocked or not self._send(data, frames):
             self._blocked.append((data, frames))
             if len(self._blocked) == 1:
@@ -204,7 +211,7 @@ class Outbound:
             self._loop.remove_reader(self._fd)
             self._blocked.clear()
         self._envelopes, self._size = [], 0
-        self._frames, self._counts = [], []
+        self._frames, self._counts, self.fills = [], [], []
 
     def close(self, linger: int = 0) -> None:
         """Drop what ZeroMQ has not taken yet; what it has may still leave for `linger` milliseconds."""

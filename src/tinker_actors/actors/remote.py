@@ -155,8 +155,8 @@ class RemoteTarget:
         """
         exchange = self.node.exchange
         exchange.require(self.address.node)
-        data, frames = exchange.encode(parts)
-        size = pending.size = len(data) + sum(frame.nbytes for frame in frames) if frames else len(data)
+        data, frames, size = exchange.encode(parts)
+        pending.size = size
         if not self.backlog and (not self.outstanding or self._has_room(size)):
             self._send(pending, data, frames)
         elif wait:
