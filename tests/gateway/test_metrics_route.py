@@ -9,10 +9,13 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tests.gateway.gateways import TINY, gateway_at
 
+from tinker_actors.data import Datum, ModelInput
 from tinker_actors.gateway.observing import app as observing
 from tinker_actors.gateway.observing import readings
 from tinker_actors.gateway.serving import Serving
+from tinker_actors.policies import PolicySpec
 from tinker_actors.sampling import SamplingParams, SamplingRequest
+from tinker_actors.training import AdamParams, LossConfig
 
 
 def found(text: str) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
@@ -26,6 +29,11 @@ async def test_what_was_done_is_in_the_metrics(tmp_path: Path):
             params = SamplingParams(max_tokens=3, default_stops=False)
             request = SamplingRequest(prompt=(5, 6, 7), snapshot=snapshot, params=params, num_samples=2)
             await gateway.runtime.engines_of(TINY.name).sampler.sample(request)
+        trainer = gateway.runtime.engines_of(TINY.name).trainer
+        policy = await trainer.create(PolicySpec(base_model=TINY.catalogue_name, rank=1))
+        datum = Datum(model_input=ModelInput.of((5, 6)), targets=(6, 7), weights=(1.0, 1.0))
+        await trainer.forward_backward(policy, [datum], LossConfig(name="cross_entropy"))
+        await trainer.optim_step(policy, AdamParams(learning_rate=1e-3))
         gateway.futures.open("local", "sample")
         answer = await client.get("/metrics")
         assert answer.headers["content-type"].startswith("text/plain")
@@ -35,6 +43,11 @@ async def test_what_was_done_is_in_the_metrics(tmp_path: Path):
         assert metrics["tinker_actors_sampler_requests_total", model] == 1
         assert metrics["tinker_actors_sampler_kv_capacity_tokens", model] > 0
         assert metrics["tinker_actors_sampler_first_token_seconds", model | {("quantile", "0.99")}] > 0
+        assert metrics["tinker_actors_trainer_policies", model] == 1
+        assert metrics["tinker_actors_trainer_passes_total", model] == 1
+        assert metrics["tinker_actors_trainer_tokens_total", model] == 2
+        assert metrics["tinker_actors_trainer_optimizer_steps_total", model] == 1
+        assert metrics["tinker_actors_trainer_busy_seconds_total", model] > 0
         assert metrics["tinker_actors_futures_pending", frozenset()] == 1
         assert metrics["tinker_actors_actors", frozenset({("class", "Sampler")})] == 1
         assert metrics["tinker_actors_up", frozenset({("part", f"sampler {TINY.name}")})] == 1

@@ -19,6 +19,7 @@ from tinker_actors.training.contract import (
     PolicyInfo,
     RatioLevel,
 )
+from tinker_actors.training.counts import TrainerStats
 from tinker_actors.training.residency import Residency
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ __all__ = [
     "RatioLevel",
     "Residency",
     "Trainer",
+    "TrainerStats",
     "TrainingEngine",
     "forward_backward_custom",
 ]

@@ -78,6 +78,11 @@ class TrainingEngine:
             raise self._unknown(policy_id)
         del self._policies[policy_id]
 
+    @property
+    def size(self) -> int:
+        """How many policies are in training."""
+        return len(self._policies.held())
+
     def policies(self) -> tuple[PolicyInfo, ...]:
         """All policies in training, in order of creation."""
         resident = self._policies.resident()

@@ -22,6 +22,7 @@ from tinker_actors.training.contract import (
     OptimStepResult,
     PolicyInfo,
 )
+from tinker_actors.training.counts import Counts, TrainerStats
 from tinker_actors.training.custom_loss import SUPERVISED_PASS
 from tinker_actors.training.engine import TrainingEngine
 from tinker_actors.training.residency import Residency
@@ -68,6 +69,7 @@ class Trainer(Actor):
             raise ConfigError(f"threads is {threads}; an integer of at least 1 is needed")
         self._open = partial(TrainingEngine, base_model, store, dtype, resident=resident)
         self._threads = threads
+        self._counts = Counts()
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="trainer")
 
     async def on_start(self) -> None:
@@ -97,6 +99,11 @@ class Trainer(Actor):
         """Longest sequence in tokens that the base model was made for."""
         return self._engine.base.context_length
 
+    @concurrent
+    async def stats(self) -> TrainerStats:
+        """What it has done and how it stands, also while it computes."""
+        return self._counts.stats(self._engine.size)
+
     async def policies(self) -> tuple[PolicyInfo, ...]:
         """All policies in training."""
         return await self._run(self._engine.policies)
@@ -113,9 +120,12 @@ class Trainer(Actor):
     ) -> tuple[ForwardBackwardResult, ...]:
         """As `forward_backward` for several policies, once each, in passes over the base that they share."""
         names = ", ".join(repr(policy) for policy, _, _ in batches)
-        return await self._passes(
+        results = await self._passes(
             partial(self._engine.forward_backward_many, batches, every_target=every_target), names
         )
+        for _, datums, _ in batches:
+            self._counts.batch(datums)
+        return results
 
     async def backward(
         self,
@@ -126,20 +136,27 @@ class Trainer(Actor):
     ) -> None:
         """Add the gradient of a loss, given its gradient by each log-prob; see `forward_backward_custom`."""
         await self._passes(partial(self._engine.backward, policy, datums, gradients, passes), repr(policy))
+        self._counts.batch(datums)
 
     async def forward(
         self, policy: str, datums: Sequence[Datum], loss: LossConfig, *, every_target: bool = False
     ) -> ForwardBackwardResult:
         """Loss and log-probs without gradients; with `every_target` log-probs of untrained targets too."""
-        return await self._run(partial(self._engine.forward, policy, datums, loss, every_target=every_target))
+        result = await self._run(partial(self._engine.forward, policy, datums, loss, every_target=every_target))
+        self._counts.batch(datums)
+        return result
 
     async def optim_step(self, policy: str, params: AdamParams) -> OptimStepResult:
         """Apply the pending gradients with the optimizer that the settings are for, and drop them."""
-        return await self._run(self._engine.optim_step, policy, params)
+        result = await self._run(self._engine.optim_step, policy, params)
+        self._counts.optimizer_steps += 1
+        return result
 
     async def publish(self, policy: str, *, ttl: float | None = None) -> Snapshot:
         """Store the present weights as the policy's next snapshot, which may expire after `ttl` seconds."""
-        return await self._run(partial(self._engine.publish, policy, ttl=ttl))
+        snapshot = await self._run(partial(self._engine.publish, policy, ttl=ttl))
+        self._counts.published += 1
+        return snapshot
 
     async def save(self, policy: str, name: str) -> str:
         """Store the whole training state under a name and return its handle."""
@@ -171,7 +188,9 @@ class Trainer(Actor):
 
     async def _run(self, work: Callable[..., T], *arguments: object, abandon: Callable[[], None] | None = None) -> T:
         """Do blocking work on the actor's thread; when cancelled, return only once the thread is free again."""
-        future = asyncio.get_running_loop().run_in_executor(self._executor, partial(work, *arguments))
+        future = asyncio.get_running_loop().run_in_executor(
+            self._executor, self._counts.timed, partial(work, *arguments)
+        )
         try:
             return await asyncio.shield(future)
         except asyncio.CancelledError:

@@ -52,6 +52,16 @@ _SAMPLER_GAUGES: Mapping[str, tuple[str, str]] = {
     "adapters_loaded": ("adapters", "Adapters in the network."),
     "adapter_bytes": ("adapter_bytes", "Memory of their weights."),
 }
+_TRAINER_COUNTS: Mapping[str, tuple[str, str]] = {
+    "passes": ("passes", "Batches of one policy that were computed."),
+    "datums": ("datums", "Datums in them."),
+    "tokens": ("tokens", "Target tokens in them."),
+    "optimizer_steps": ("optimizer_steps", "Optimizer steps taken."),
+    "published": ("published_snapshots", "Snapshots stored."),
+    "failed": ("failed_messages", "Messages that ended in an error."),
+    "busy_seconds": ("busy_seconds", "Time spent on all messages."),
+}
+_TRAINER_GAUGES: Mapping[str, tuple[str, str]] = {"policies": ("policies", "Policies in training.")}
 _SPREADS: Mapping[str, tuple[str, str]] = {
     "queue_seconds": ("queue_seconds", "From arrival to a place, over the last 4096 requests."),
     "first_token_seconds": ("first_token_seconds", "From arrival to the first token, over the last 4096 requests."),
@@ -75,14 +85,18 @@ async def readings(gateway: Gateway) -> list[Metric]:
         return found
 
     sampled = [within(f"sampler {name}", made.sampler.stats()) for name, made in engines.items()]
+    trained = [within(f"trainer {name}", made.trainer.stats()) for name, made in engines.items()]
     scheduler = gateway.scheduler
-    stats, mesh, jobs = await asyncio.gather(
+    samplers, trainers, mesh, jobs = await asyncio.gather(
         asyncio.gather(*sampled),
+        asyncio.gather(*trained),
         within("mesh", gateway.runtime.mesh.describe()),
         within("scheduler", scheduler.counts()) if scheduler is not None else asyncio.sleep(0, None),
     )
     found: list[Metric] = [up, *_futures(gateway)]
-    found += _samplers({name: one for name, one in zip(engines, stats, strict=True) if one is not None})
+    found += _samplers({name: one for name, one in zip(engines, samplers, strict=True) if one is not None})
+    told = {name: one for name, one in zip(engines, trainers, strict=True) if one is not None}
+    found += _by_model("trainer", told, _TRAINER_COUNTS, _TRAINER_GAUGES)
     if jobs is not None:
         found.append(_jobs(jobs))
     if mesh is not None:
@@ -98,18 +112,24 @@ def _futures(gateway: Gateway) -> Iterable[Metric]:
 
 
 def _samplers(stats: Mapping[str, SamplerStats]) -> Iterable[Metric]:
-    for kind, table in ((CounterMetricFamily, _SAMPLER_COUNTS), (GaugeMetricFamily, _SAMPLER_GAUGES)):
-        for field, (name, says) in table.items():
-            family = kind(f"tinker_actors_sampler_{name}", says, labels=("model",))
-            for model, one in stats.items():
-                family.add_metric((model,), getattr(one, field))
-            yield family
+    yield from _by_model("sampler", stats, _SAMPLER_COUNTS, _SAMPLER_GAUGES)
     for field, (name, says) in _SPREADS.items():
         family = GaugeMetricFamily(f"tinker_actors_sampler_{name}", says, labels=("model", "quantile"))
         for model, one in stats.items():
             family.add_metric((model, "0.5"), getattr(one, field).p50)
             family.add_metric((model, "0.99"), getattr(one, field).p99)
         yield family
+
+
+def _by_model(
+    part: str, stats: Mapping[str, object], counts: Mapping[str, tuple[str, str]], gauges: Mapping[str, tuple[str, str]]
+) -> Iterable[Metric]:
+    for kind, table in ((CounterMetricFamily, counts), (GaugeMetricFamily, gauges)):
+        for field, (name, says) in table.items():
+            family = kind(f"tinker_actors_{part}_{name}", says, labels=("model",))
+            for model, one in stats.items():
+                family.add_metric((model,), getattr(one, field))
+            yield family
 
 
 def _jobs(counts: Mapping[JobState, int]) -> Metric:
