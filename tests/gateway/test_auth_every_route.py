@@ -63,7 +63,8 @@ async def test_what_is_anothers_looks_like_what_is_nobodys_on_every_route(servic
         missing = {name: MISSING[name] for name in owned}
         if route.asked(owned, BODIES) == route.asked(missing, BODIES):  # it names nothing: it may be a list
             listed = (await service.ask(route.asked(owned, BODIES), service.keys["other"])).text
-            assert not [name for name, value in owned.items() if str(value) in listed], f"{route.name}: {listed}"
+            told = [name for name, value in owned.items() if len(str(value)) > 8 and str(value) in listed]
+            assert not told, f"{route.name}: {listed}"
             continue
         theirs = await service.outcome(route.asked(owned, BODIES), service.keys["other"], owned)
         nobodys = await service.outcome(route.asked(missing, BODIES), service.keys["other"], missing)
