@@ -6,6 +6,8 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
+import orjson
+
 from tinker_actors.environments.openai.errors import ApiError, shortened
 
 MAX_STOPS = 16
@@ -26,8 +28,8 @@ class Body:
             ApiError: It is no JSON object.
         """
         try:
-            value = json.loads(data)
-        except (ValueError, RecursionError) as error:
+            value = orjson.loads(data)  # takes neither NaN nor half a character
+        except ValueError as error:
             raise ApiError(f"the body is not JSON that can be read: {error}") from None
         if not isinstance(value, dict):
             raise ApiError(f"the body is a JSON {type(value).__name__}; an object is needed")

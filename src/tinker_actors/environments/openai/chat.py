@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from typing import Any, cast
+
+import orjson
 
 from tinker_actors.data import TurnEnd
 from tinker_actors.environments.openai.asked import Answered, Asked, Begun, Choice, Piece, TokenShown
@@ -198,7 +199,7 @@ def finish_reason(choice: Choice) -> str:
 
 def sse(data: Mapping[str, Any]) -> str:
     """An event."""
-    return f"data: {json.dumps(data)}\n\n"
+    return f"data: {orjson.dumps(data).decode()}\n\n"
 
 
 def _head(begun: Begun, kind: str, created: int) -> dict[str, Any]:

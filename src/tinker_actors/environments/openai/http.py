@@ -7,11 +7,12 @@ import contextlib
 import logging
 import secrets
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from typing import Any, Generic, Protocol, TypeVar
 
+import orjson
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from tinker_actors.environments.openai.asked import Answered, Asked, Begun, CompletionAsked, Piece, Tell
@@ -112,7 +113,7 @@ async def served(
         whole = asyncio.ensure_future(answer(asked, None))
         async with _cancelled_after(whole):
             if await _first_of(request, whole):
-                return JSONResponse(form.whole(whole.result(), asked, created))
+                return json_response(form.whole(whole.result(), asked, created))
             return Response(status_code=_GONE_AWAY)
     told: asyncio.Queue[Begun | Piece | None] = asyncio.Queue()
     events = form.events(asked, created, body)
@@ -143,10 +144,15 @@ async def bounded(handle: Callable[[], Awaitable[Response]]) -> Response:
         return error_response(_told(error))
 
 
+def json_response(content: Mapping[str, Any], status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    """JSON, quickly; a number that JSON can't say, such as a log-prob of minus infinity, is null."""
+    return Response(orjson.dumps(content), status_code=status, headers=headers, media_type="application/json")
+
+
 def error_response(error: ApiError) -> Response:
     """An error as a response."""
     headers = None if error.retry_after is None else {"Retry-After": str(max(1, round(error.retry_after)))}
-    return JSONResponse(error.body, status_code=error.status, headers=headers)
+    return json_response(error.body, error.status, headers)
 
 
 def model_entry(name: str, *, created: int = 0, owner: str = "tinker_actors", **more: Any) -> dict[str, Any]:

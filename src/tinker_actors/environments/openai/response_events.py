@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any
+
+import orjson
 
 from tinker_actors.environments.openai.asked import Answered, Asked, Begun, Choice, Piece
 from tinker_actors.environments.openai.chat import token_logprobs
@@ -81,6 +82,6 @@ class ResponseEvents:
             yield self._event("response.output_item.done", output_index=place, item=item)
 
     def _event(self, kind: str, **fields: Any) -> str:
-        data = json.dumps({"type": kind, "sequence_number": self._number, **fields})
+        data = orjson.dumps({"type": kind, "sequence_number": self._number, **fields}).decode()
         self._number += 1
         return f"event: {kind}\ndata: {data}\n\n"

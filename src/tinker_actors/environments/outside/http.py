@@ -6,7 +6,7 @@ from typing import Protocol
 
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
 from tinker_actors.environments.openai.asked import Answers
@@ -17,6 +17,7 @@ from tinker_actors.environments.openai.http import (
     RESPONSES,
     bounded,
     error_response,
+    json_response,
     model_entry,
     served,
 )
@@ -88,7 +89,7 @@ class _Api:
         """GET /v1/models: the one model that the key stands for."""
 
         async def listed() -> Response:
-            return JSONResponse({"object": "list", "data": [model_entry(self._answers(request).model)]})
+            return json_response({"object": "list", "data": [model_entry(self._answers(request).model)]})
 
         return await bounded(listed)
 
@@ -96,7 +97,7 @@ class _Api:
         """GET /v1/models/NAME."""
 
         async def shown() -> Response:
-            return JSONResponse(model_entry(self._answers(request).model))
+            return json_response(model_entry(self._answers(request).model))
 
         return await bounded(shown)
 

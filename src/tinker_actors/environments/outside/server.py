@@ -141,7 +141,7 @@ def check_served() -> None:
     Raises:
         ConfigError: The extra `serve` is not installed.
     """
-    for name in ("starlette", "uvicorn"):
+    for name in ("orjson", "starlette", "uvicorn"):
         if importlib.util.find_spec(name) is None:
             raise ConfigError(f"{name} is not installed; the extra tinker-actors[serve] is needed for an endpoint")
 

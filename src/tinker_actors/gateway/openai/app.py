@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fastapi import APIRouter, Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
-from tinker_actors.environments.openai.http import CHAT, COMPLETIONS, RESPONSES, bounded, served
+from tinker_actors.environments.openai.http import CHAT, COMPLETIONS, RESPONSES, bounded, json_response, served
 from tinker_actors.gateway.caller import Caller, CallerOf, needs
 from tinker_actors.gateway.openai.answering import Answering
 from tinker_actors.gateway.openai.names import listed, shown
@@ -36,7 +36,7 @@ async def list_models(request: Request, caller: CallerOf) -> Response:
     """Base models, the tenant's policies, and the snapshots that it may sample."""
 
     async def found() -> Response:
-        return JSONResponse({"object": "list", "data": await listed(_gateway(request), caller)})
+        return json_response({"object": "list", "data": await listed(_gateway(request), caller)})
 
     return await bounded(found)
 
@@ -46,7 +46,7 @@ async def show_model(request: Request, model: str, caller: CallerOf) -> Response
     """One of them."""
 
     async def found() -> Response:
-        return JSONResponse(await shown(_gateway(request), caller, model))
+        return json_response(await shown(_gateway(request), caller, model))
 
     return await bounded(found)
 
