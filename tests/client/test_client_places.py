@@ -22,11 +22,14 @@ from tinker_actors.training import AdamParams, LossConfig
 
 pytest.importorskip("tinker")
 
-# the official client leaves the connections open by which it asked for its configuration
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:Exception ignored in. <socket:pytest.PytestUnraisableExceptionWarning",
-    "ignore:Exception ignored in. <function _SelectorTransport:pytest.PytestUnraisableExceptionWarning",
-)
+pytestmark = [
+    pytest.mark.sdk,
+    # the official client leaves the connections open by which it asked for its configuration
+    pytest.mark.filterwarnings(
+        "ignore:Exception ignored in. <socket:pytest.PytestUnraisableExceptionWarning",
+        "ignore:Exception ignored in. <function _SelectorTransport:pytest.PytestUnraisableExceptionWarning",
+    ),
+]
 
 MODEL = "tiny-llama"
 SERVED = ServedModel(name=MODEL, sampler={"kv_memory": 2**24})

@@ -36,6 +36,13 @@ def test_characters_of_several_tokens_come_whole():
     assert parts.count("") == len(text.encode()) - len(text)
 
 
+def test_the_bytes_of_a_token_may_be_part_of_a_character():
+    tokenizer = bytewise()
+    text = "é日\n ü"
+    assert b"".join(tokenizer.token_bytes(token) for token in tokenizer.encode(text)) == text.encode()
+    assert [TOKENIZER.token_bytes(token) for token in TOKENIZER.encode("a<|end|>")] == [b"a", b"<|end|>"]
+
+
 def test_text_before_a_stop_string_is_told_and_nothing_of_the_string():
     tokenizer, rng = bytewise(), random.Random(0)
     for _ in range(300):

@@ -13,7 +13,7 @@ from tinker_actors.gateway.listening import listening, serving
 from tinker_actors.gateway.runtime import Runtime, ServedModel
 
 MODEL = "tiny/llama"
-TINY = ServedModel(name=MODEL, base_model="tiny-llama:context=2048")
+TINY = ServedModel(name=MODEL, base_model="tiny-llama:context=2048", sampler={"kv_memory": 2**24})
 HELLO = [{"role": "user", "content": "hello"}]
 
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import io
 import time
+from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
@@ -12,10 +15,13 @@ import openai
 import pytest
 import pytest_asyncio
 from openai_served import HELLO, MODEL, TINY, served_at
+from PIL import Image
 
+from tinker_actors import data
 from tinker_actors.gateway.caller import Caller
 from tinker_actors.gateway.openai.names import listed, target_of
 from tinker_actors.gateway.record_kinds import CheckpointRecord, ModelRecord
+from tinker_actors.gateway.runtime import ServedModel
 from tinker_actors.models import load_tokenizer
 from tinker_actors.policies import PolicySpec
 
@@ -116,12 +122,20 @@ async def test_a_prompt_is_scored_without_sampling(served):
     _, api = served
     scored = await api.completions.create(model=MODEL, prompt="score me", max_tokens=0, echo=True, logprobs=0)
     asked = await api.completions.create(
-        model=MODEL, prompt="score me", max_tokens=1, extra_body={"prompt_logprobs": 0}
+        model=MODEL, prompt="score me", max_tokens=1, extra_body={"prompt_logprobs": 3}
     )
     assert scored.usage.completion_tokens == 0
     assert scored.choices[0].text == "score me"
-    values = [next(iter(entry.values()))["logprob"] for entry in asked.choices[0].prompt_logprobs[1:]]
+    ids = TOKENIZER.encode("score me")
+    values = [
+        entry[str(token)]["logprob"] for token, entry in zip(ids[1:], asked.choices[0].prompt_logprobs[1:], strict=True)
+    ]
     assert scored.choices[0].logprobs.token_logprobs[1:] == values
+    for entry in asked.choices[0].prompt_logprobs[1:]:
+        ranked = sorted((shown for shown in entry.values() if shown["rank"]), key=lambda shown: shown["rank"])
+        assert [shown["rank"] for shown in ranked] == [1, 2, 3]
+        assert [shown["logprob"] for shown in ranked] == sorted((s["logprob"] for s in ranked), reverse=True)
+        assert len(entry) in (3, 4)  # the token itself stands with them
     with pytest.raises(openai.BadRequestError) as refused:
         await api.completions.create(model=MODEL, prompt="score me", max_tokens=0)
     assert refused.value.param == "max_tokens"
@@ -143,8 +157,51 @@ async def test_a_client_that_leaves_amid_its_stream_ends_the_sampling(served):
             pass
 
 
+async def test_images_are_read_where_the_model_sees_and_refused_where_not(tmp_path, served):
+    picture = io.BytesIO()
+    Image.new("RGB", (32, 32), "red").save(picture, "PNG")
+    url = f"data:image/png;base64,{base64.b64encode(picture.getvalue()).decode()}"
+    parts = [{"type": "text", "text": "what?"}, {"type": "image_url", "image_url": {"url": url}}]
+    messages = [{"role": "user", "content": parts}]
+    _, blind = served
+    with pytest.raises(openai.BadRequestError, match="reads none") as refused:
+        await blind.chat.completions.create(model=MODEL, messages=messages)
+    assert refused.value.param == "messages"
+    seeing = ServedModel(name=MODEL, base_model="tiny-qwen2-vl", sampler={"kv_memory": 2**24})
+    async with served_at(tmp_path, seeing) as (_, api):
+        said = await api.chat.completions.create(model=MODEL, messages=messages, max_tokens=3, extra_body=IDS)
+        chunk = load_tokenizer("tiny-qwen2-vl").images.chunk(data.Image.of(picture.getvalue()))
+        assert said.prompt_token_ids.count(chunk.placeholder) == len(chunk)
+        answer = await api.responses.create(
+            model=MODEL,
+            input=[{"role": "user", "content": [{"type": "input_image", "image_url": url}]}],
+            max_output_tokens=2,
+        )
+        assert answer.usage.input_tokens > len(chunk)
+
+
+async def test_what_a_tenant_samples_stands_in_its_books(served):
+    gateway, api = served
+    before = usage(gateway)
+    said = await api.completions.create(model=MODEL, prompt="count me", max_tokens=3, n=2)
+    after = usage(gateway)
+    assert after["sampled"] - before["sampled"] == said.usage.completion_tokens
+    assert after["prompt"] + after["cached"] - before["prompt"] - before["cached"] == len("count me")
+    assert gateway.crowding.under_way(MODEL) == 0
+
+
+def usage(gateway: Any) -> Counter[str]:
+    counts: Counter[str] = Counter()
+    for row in gateway.records.usage.where("tenant = ?", "local"):
+        counts[row.kind] += row.count
+    return counts
+
+
 async def test_what_is_full_says_when_to_ask_again(tmp_path):
-    async with served_at(tmp_path, replace(TINY, sampler={"max_waiting": 1, "max_batch": 1})) as (_, api):
+    async with served_at(tmp_path, replace(TINY, sampler={**TINY.sampler, "max_waiting": 1, "max_batch": 1})) as (
+        _,
+        api,
+    ):
         with pytest.raises(openai.RateLimitError) as full:
             await api.completions.create(model=MODEL, prompt="x", n=8, max_tokens=4)
         assert full.value.response.headers["retry-after"].isdecimal()

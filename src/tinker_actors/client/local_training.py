@@ -125,6 +125,7 @@ class LocalTraining:
     @contextlib.asynccontextmanager
     async def _next(self) -> AsyncIterator[None]:
         self._calls += 1
+        self._gateway.records.sessions.update(self._record.session_id, seen_at=time.time())
         async with self._turn:
             yield
 

@@ -6,6 +6,7 @@ writes the beginning-of-sequence token yields exactly one of it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,21 @@ from tokenizers import Tokenizer as Backend
 from tinker_actors.errors import ModelError
 from tinker_actors.models.images import ImageRule, read_image_rule
 from tinker_actors.models.json_files import read_json
+
+
+def _letters_of_bytes() -> dict[str, int]:
+    """Byte-level tokenizers write each byte as a letter: itself where it is one that can be seen, else one above 255.
+
+    Source: Radford et al. 2019, the `bytes_to_unicode` table of GPT-2.
+    """
+    seen = [*range(ord("!"), ord("~") + 1), *range(ord("\u00a1"), ord("\u00ac") + 1), *range(ord("\u00ae"), 256)]
+    others = [byte for byte in range(256) if byte not in seen]
+    return {chr(byte): byte for byte in seen} | {chr(256 + place): byte for place, byte in enumerate(others)}
+
+
+_BYTES = _letters_of_bytes()
+_BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+"""How tokenizers with a fallback to bytes write one."""
 
 
 class Tokenizer:
@@ -50,6 +66,7 @@ class Tokenizer:
         self.chat_template = chat_template
         self.images = images
         added = backend.get_added_tokens_decoder()
+        self._bytewise = backend.decoder is not None and b"ByteLevel" in backend.decoder.__getstate__()
         self.special_ids = frozenset(index for index, token in added.items() if token.special)
         eos = () if self.eos_id is None else (self.eos_id,)
         self.stop_ids: tuple[int, ...] = tuple(dict.fromkeys((*eos, *extra_stop_ids)))
@@ -111,6 +128,20 @@ class Tokenizer:
         if self._backend.id_to_token(token) is None:
             raise ModelError(f"token id {token} is not in the vocabulary of {self.vocab_size} tokens")
         return self._backend.decode([token], skip_special_tokens=False)
+
+    def token_bytes(self, token: int) -> bytes:
+        """Bytes of one token, which may be part of a character.
+
+        Raises:
+            ModelError: The vocabulary has no such id.
+        """
+        written = self._backend.id_to_token(token) or ""
+        if written and token not in self.special_ids:
+            if self._bytewise and all(letter in _BYTES for letter in written):
+                return bytes(_BYTES[letter] for letter in written)
+            if (found := _BYTE.fullmatch(written)) is not None:
+                return bytes.fromhex(found[1])
+        return self.token_text(token).encode()
 
     def token_id(self, token: str) -> int | None:
         """Id of the one token spelled `token`, or None."""

@@ -30,7 +30,8 @@ class Wanted:
         seed: As asked.
         logprobs: Whether the answer is to show the log-prob of every token.
         top_logprobs: How many of the likeliest tokens it is to show with each.
-        prompt_logprobs: Whether it is to show the log-probs of the prompt's tokens.
+        prompt_logprobs: How many of the likeliest tokens to show with each token of the prompt and its log-prob; None
+            for nothing.
         token_ids: Whether it is to show the ids of its tokens and of the prompt's.
     """
 
@@ -50,7 +51,7 @@ class Wanted:
     seed: int | None = None
     logprobs: bool = False
     top_logprobs: int = 0
-    prompt_logprobs: bool = False
+    prompt_logprobs: int | None = None
     token_ids: bool = False
 
 
@@ -106,14 +107,16 @@ class TokenShown:
     Attributes:
         token: Its id.
         text: Its text.
+        data: Its bytes, which may be part of a character.
         logprob: Natural log-prob; None for a prompt's first token.
-        top: The likeliest tokens at its place, as text and log-prob.
+        top: The likeliest tokens at its place, the likeliest first.
     """
 
     token: int
     text: str
+    data: bytes
     logprob: float | None
-    top: tuple[tuple[str, float], ...] = ()
+    top: tuple[TokenShown, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -106,7 +106,7 @@ def chat_completion(answered: Answered, asked: Asked, created: int) -> dict[str,
         "choices": [_choice(choice, index, asked) for index, choice in enumerate(answered.choices)],
         "usage": usage_of(answered),
         **({"prompt_token_ids": list(answered.prompt)} if asked.token_ids else {}),
-        **({"prompt_logprobs": prompt_logprobs(answered)} if asked.prompt_logprobs else {}),
+        **({"prompt_logprobs": prompt_logprobs(answered)} if asked.prompt_logprobs is not None else {}),
     }
 
 
@@ -174,20 +174,30 @@ def usage_of(*answers: Answered) -> dict[str, Any]:
 def token_logprobs(token: TokenShown) -> dict[str, Any]:
     """A token with its log-prob and those of the likeliest ones."""
 
-    def entry(text: str, logprob: float | None) -> dict[str, Any]:
-        return {"token": text, "logprob": logprob, "bytes": list(text.encode())}
+    def entry(shown: TokenShown) -> dict[str, Any]:
+        return {"token": shown.text, "logprob": shown.logprob, "bytes": list(shown.data)}
 
-    return {**entry(token.text, token.logprob), "top_logprobs": [entry(text, value) for text, value in token.top]}
+    return {**entry(token), "top_logprobs": [entry(likely) for likely in token.top]}
 
 
 def prompt_logprobs(begun: Begun) -> list[dict[str, Any] | None]:
-    """The log-prob of each prompt token by its id, None for the first, as vLLM's server writes them."""
-    return [
-        None
-        if token.logprob is None
-        else {str(token.token): {"logprob": token.logprob, "rank": None, "decoded_token": token.text}}
-        for token in begun.prompt_shown
-    ]
+    """The log-probs at each place of a prompt by token id, None for the first, as vLLM's server writes them.
+
+    A token's rank is told where it is among the likeliest ones that were asked for.
+    """
+
+    def place(token: TokenShown) -> dict[str, Any]:
+        ranks = {likely.token: rank for rank, likely in enumerate(token.top, start=1)}
+        return {
+            str(shown.token): {
+                "logprob": shown.logprob,
+                "rank": ranks.get(shown.token),
+                "decoded_token": shown.text,
+            }
+            for shown in (*token.top, token)
+        }
+
+    return [None if token.logprob is None else place(token) for token in begun.prompt_shown]
 
 
 def finish_reason(choice: Choice) -> str:

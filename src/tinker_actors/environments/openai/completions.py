@@ -41,7 +41,7 @@ def read_completion(body: Body) -> CompletionAsked:
         max_tokens=DEFAULT_TOKENS if limit is None else limit,
         logprobs=tops is not None,
         top_logprobs=tops or 0,
-        **{**fields, "prompt_logprobs": fields["prompt_logprobs"] or (echo and tops is not None)},
+        **{**fields, "prompt_logprobs": _prompt_tops(fields["prompt_logprobs"], tops if echo else None)},
     )
 
 
@@ -53,6 +53,11 @@ def _prompts(body: Body) -> tuple[str | tuple[int, ...], ...]:
     if not 0 < len(entries) <= MOST_PROMPTS:
         raise ApiError(f"prompt has {len(entries)} prompts; 1 to {MOST_PROMPTS} are needed", param="prompt")
     return tuple(_prompt(entry) for entry in entries)
+
+
+def _prompt_tops(asked: int | None, echoed: int | None) -> int | None:
+    """How many likely tokens each token of the prompt is to come with; None for no log-probs."""
+    return max((count for count in (asked, echoed) if count is not None), default=None)
 
 
 def _prompt(entry: Any) -> str | tuple[int, ...]:
@@ -75,7 +80,7 @@ def completion(answers: Sequence[Answered], asked: CompletionAsked, created: int
                     "text": (answered.text if asked.echo else "") + choice.message.content,
                     "logprobs": _logprobs(shown) if asked.logprobs else None,
                     "finish_reason": finish_reason(choice),
-                    **({"prompt_logprobs": prompt_logprobs(answered)} if asked.prompt_logprobs else {}),
+                    **({"prompt_logprobs": prompt_logprobs(answered)} if asked.prompt_logprobs is not None else {}),
                     **_ids(asked, token_ids=choice.tokens, prompt_token_ids=answered.prompt),
                 }
             )
@@ -145,7 +150,7 @@ def _ids(asked: CompletionAsked, **ids: tuple[int, ...]) -> dict[str, Any]:
 
 def _tops(token: TokenShown) -> dict[str, float] | None:
     """The likeliest tokens and the token itself, as the API shows them."""
-    return None if token.logprob is None else {**dict(token.top), token.text: token.logprob}
+    return None if token.logprob is None else {likely.text: likely.logprob or 0.0 for likely in (*token.top, token)}
 
 
 def _logprobs(shown: Sequence[TokenShown], offset: int = 0) -> dict[str, Any]:

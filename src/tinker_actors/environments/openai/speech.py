@@ -85,10 +85,14 @@ def shown_tokens(sample: Sample, tokenizer: Tokenizer) -> tuple[TokenShown, ...]
     return tuple(_shown(token, logprob, top, tokenizer) for token, logprob, top in drawn)
 
 
-def shown_prompt(prompt: Sequence[int], logprobs: Sequence[float], tokenizer: Tokenizer) -> tuple[TokenShown, ...]:
-    """A prompt's tokens as clients see them; `logprobs` are of those after the first."""
-    values = (None, *logprobs)
-    return tuple(_shown(token, value, (), tokenizer) for token, value in zip(prompt, values, strict=True))
+def shown_prompt(prompt: Sequence[int], reply: SamplingReply, tokenizer: Tokenizer) -> tuple[TokenShown, ...]:
+    """A prompt's tokens as clients see them."""
+    tops: list[Sequence[tuple[int, float]]] = [()] * len(prompt)
+    if reply.prompt_scores is not None and len(reply.prompt_scores.top_tokens):
+        found = zip(reply.prompt_scores.top_tokens.tolist(), reply.prompt_scores.top_logprobs.tolist(), strict=True)
+        tops = [(), *(tuple(zip(tokens, values, strict=True)) for tokens, values in found)]
+    places = zip(prompt, (None, *reply.prompt_logprobs), tops, strict=True)
+    return tuple(_shown(token, value, top, tokenizer) for token, value, top in places)
 
 
 class Telling:
@@ -197,16 +201,15 @@ def pieces_of(answered: Answered) -> list[Begun | Piece]:
 
 
 def _shown(token: int, logprob: float | None, top: Sequence[tuple[int, float]], tokenizer: Tokenizer) -> TokenShown:
+    # models may have more rows than their tokenizer has tokens
+    try:
+        text, data = tokenizer.token_text(token), tokenizer.token_bytes(token)
+    except ModelError:
+        text, data = "", b""
     return TokenShown(
         token=token,
-        text=_text(token, tokenizer),
+        text=text,
+        data=data,
         logprob=logprob,
-        top=tuple((_text(other, tokenizer), value) for other, value in top),
+        top=tuple(_shown(other, value, (), tokenizer) for other, value in top),
     )
-
-
-def _text(token: int, tokenizer: Tokenizer) -> str:
-    try:
-        return tokenizer.token_text(token)
-    except ModelError:  # models may have more rows than their tokenizer has tokens
-        return ""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from tinker_actors.environments.openai.body import Body
-from tinker_actors.environments.openai.errors import unsupported
 
 MOST_ANSWERS = 128
 MOST_TOPS = 20
@@ -55,8 +54,6 @@ def sampling_fields(body: Body) -> dict[str, Any]:
         ApiError: One can't be read, or can't be served.
     """
     seed = body.get("seed", int, needed="an integer")
-    if body.whole("prompt_logprobs", least=0):
-        raise unsupported("prompt_logprobs", 1, "the log-prob of each prompt token alone is there, which is 0")
     return {
         "model": body.get("model", str, needed="a model's name") or "",
         "n": body.whole("n", least=1, most=MOST_ANSWERS) or 1,
@@ -71,6 +68,6 @@ def sampling_fields(body: Body) -> dict[str, Any]:
         "stop": body.stops(),
         "ignore_eos": bool(body.flag("ignore_eos")),
         "seed": None if seed is None else seed % 2**64,
-        "prompt_logprobs": body.get("prompt_logprobs", int, needed="an integer") is not None,
+        "prompt_logprobs": body.whole("prompt_logprobs", least=0, most=MOST_TOPS),
         "token_ids": bool(body.flag("return_token_ids")),
     }

@@ -79,6 +79,6 @@ def _further(own: SamplingParams, asked: Asked, difference: Difference) -> dict[
         raise unsupported(asked.constrained_by, asked.schema or list(asked.must_call), _NOT_SCORED)
     if asked.ignore_eos:
         raise unsupported("ignore_eos", True, "an answer ends where the seat's own ends are")
-    if asked.prompt_logprobs:
+    if asked.prompt_logprobs is not None:
         raise unsupported("prompt_logprobs", 0, "a seat is sampled and nothing else")
     return changes

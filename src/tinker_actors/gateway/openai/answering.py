@@ -29,14 +29,20 @@ from tinker_actors.errors import ModelError, PolicyError
 from tinker_actors.gateway.caller import Caller
 from tinker_actors.gateway.openai.names import Target, target_of
 from tinker_actors.gateway.openai.speakers import Speaker
+from tinker_actors.gateway.record_kinds import UsageKind
+from tinker_actors.gateway.refusals import RefusalError
 from tinker_actors.models.tokenizer import Tokenizer
 from tinker_actors.sampling.requests import SamplingParams, SamplingReply, SamplingRequest
+from tinker_actors.sampling.scoring import PromptScoring
 
 if TYPE_CHECKING:
     from tinker_actors.gateway.gateway import Gateway
 
 MOST_SAMPLES = 512
 """Answers of one request to completions, over all prompts."""
+
+_SESSION = "openai"
+"""In the books of a tenant, what stands in the place of a session."""
 
 _NO_LIMIT = 2**31 - 1  # the sampler ends at the context's
 
@@ -65,6 +71,8 @@ class Answering:
         if asked.previous is not None:
             before = self._gateway.speakers.remembered.find(self._caller.tenant, asked.previous)
             messages = gone_on(before[:-1], before[-1], messages)
+        if speaker.tokenizer.images is None and any(message.images for message in messages):
+            raise ApiError(f"messages has an image, and {target.base_model} reads none", param="messages")
         renderer = speaker.chats
         if asked.tools:
             described = speaker.format.describe(tools_of(asked.tools)) or ""
@@ -149,29 +157,56 @@ class Answering:
         begun = begun or Begun(id=secrets.token_hex(12), model=target.name, prompt=prompt.tokens)
         telling = tell and Telling(begun, tell, tokenizer=tokenizer, params=params, reader=reader, wanted=wanted)
         sampler = self._gateway.runtime.engines_of(target.base_model).sampler
-        async with self._loaded(target) as snapshot:
+        async with self._let_in(target, samples=wanted.n, tokens=len(prompt)) as snapshot:
             request = SamplingRequest(
                 prompt=prompt.tokens,
                 images=prompt.images,
                 snapshot=snapshot,
                 params=params,
                 num_samples=wanted.n,
-                prompt_logprobs=wanted.prompt_logprobs,
+                prompt_logprobs=wanted.prompt_logprobs is not None,
+                scoring=PromptScoring(tops=wanted.prompt_logprobs or 0),
                 job=self._caller.tenant,
             )
             reply = await sampled(sampler, request, telling and telling.drawn)
+        self._count(target, reply)
         answered = _answered(begun, reply, tokenizer, wanted, reader)
         if telling:
             telling.ended(answered)
         return answered
 
     @asynccontextmanager
-    async def _loaded(self, target: Target) -> AsyncIterator[str]:
+    async def _let_in(self, target: Target, *, samples: int, tokens: int) -> AsyncIterator[str]:
+        """What is sampled from, held as long as the block lasts; others' share of the sampler is minded."""
+        gateway = self._gateway
         try:
-            async with self._gateway.serving.loaded(target.base_model, target.handle) as snapshot:
-                yield snapshot
+            with gateway.crowding.within(target.base_model, self._caller.tenant, samples=samples, tokens=tokens):
+                async with gateway.serving.loaded(target.base_model, target.handle) as snapshot:
+                    yield snapshot
         except PolicyError as error:
             raise ApiError(str(error), status=404, param="model", code="model_not_found") from None
+        except RefusalError as error:
+            raise _refused(error) from None
+
+    def _count(self, target: Target, reply: SamplingReply) -> None:
+        counts: dict[UsageKind, int] = {
+            "prompt": reply.prompt_tokens - reply.cached_tokens,
+            "cached": reply.cached_tokens,
+            "sampled": sum(len(sample.tokens) for sample in reply.samples),
+        }
+        self._gateway.accounts.used(self._caller.tenant, _SESSION, target.base_model, counts)
+
+
+def _refused(error: RefusalError) -> ApiError:
+    """The gateway's refusal in the API's form."""
+    after = error.headers.get("Retry-After")
+    return ApiError(
+        error.detail,
+        status=error.status,
+        type="rate_limit_error" if error.status == 429 else "invalid_request_error",
+        code=error.code,
+        retry_after=None if after is None else float(after),
+    )
 
 
 class _NoCalls:
@@ -222,7 +257,7 @@ def _answered(
         prompt=begun.prompt,
         text=begun.text,
         first=begun.first,
-        prompt_shown=shown_prompt(begun.prompt, reply.prompt_logprobs, tokenizer) if wanted.prompt_logprobs else (),
+        prompt_shown=() if wanted.prompt_logprobs is None else shown_prompt(begun.prompt, reply, tokenizer),
         choices=choices_of(reply.samples, id=begun.id, reader=reader, wanted=wanted, tokenizer=tokenizer),
         cached_tokens=reply.cached_tokens,
     )

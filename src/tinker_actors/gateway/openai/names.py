@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tinker_actors.environments.openai.errors import ApiError
@@ -72,21 +73,26 @@ async def target_of(gateway: Gateway, caller: Caller, name: str) -> Target:
 
 async def latest_of(gateway: Gateway, model: ModelRecord) -> str | None:
     """Handle of the snapshot that a policy published last; None if there is none."""
+    return await asyncio.to_thread(_latest, gateway.runtime.store, model)
+
+
+def _latest(store: Path, model: ModelRecord) -> str | None:
     try:
-        return (await asyncio.to_thread(SnapshotStore(gateway.runtime.store).latest, model.model_id)).handle
+        return SnapshotStore(store).latest(model.model_id).handle
     except PolicyError:
         return None
 
 
 async def listed(gateway: Gateway, caller: Caller) -> list[dict[str, Any]]:
     """The models that a caller may sample: base models, its policies, and snapshots that are its own or public."""
-    entries = [model_entry(name, root=name, parent=None) for name in gateway.runtime.engines]
+    served = gateway.runtime.engines
+    entries = [model_entry(name, root=name, parent=None) for name in served]
     mine = ("1", ()) if caller.sees_all else ("tenant = ?", (caller.tenant,))
-    for model in gateway.records.models.where(mine[0], *mine[1]):
-        if model.base_model in gateway.runtime.engines and await latest_of(gateway, model) is not None:
-            entries.append(_model(model))
+    models = [model for model in gateway.records.models.where(mine[0], *mine[1]) if model.base_model in served]
+    stored = await asyncio.to_thread(lambda: [_latest(gateway.runtime.store, model) is not None for model in models])
+    entries += [_model(model) for model, is_stored in zip(models, stored, strict=True) if is_stored]
     for found in gateway.records.checkpoints.where(f"({mine[0]} OR public) AND kind = 'sampler'", *mine[1]):
-        if found.base_model in gateway.runtime.engines and not _expired(gateway, caller, found):
+        if found.base_model in served and not _expired(gateway, caller, found):
             entries.append(_checkpoint(found, caller))
     return entries
 

@@ -22,7 +22,7 @@ _FURTHER: dict[str, Any] = {
     "top_k": {"type": "integer", "minimum": -1},
     "min_p": {"type": "number", "minimum": 0, "maximum": 1},
     "logit_bias": {"type": "object", "additionalProperties": {"type": "number"}},
-    "prompt_logprobs": {"type": "integer", "minimum": 0, "maximum": 0},
+    "prompt_logprobs": {"type": "integer", "minimum": 0, "maximum": 20},
     "ignore_eos": {"type": "boolean"},
     "stop_token_ids": {"type": "array", "items": {"type": "integer", "minimum": 0}},
 }
