@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-BROWSER := .browser/.installed
+BROWSER := $(VENV)/browser/.installed
 
 .PHONY: setup browser demo demo-smollm2 test test-libraries lint types clean help
 
@@ -12,7 +12,7 @@ help:
 	@echo "make demo          a tiny policy learns number_guess by RL (about a minute)"
 	@echo "make demo-smollm2  SmolLM2-135M learns a text task by RL with LoRA (about five minutes)"
 	@echo "make example-NAME  the run of examples/NAME/config.toml, such as make example-gomoku_self_play"
-	@echo "make browser       a headless Chromium for the tests of the dashboard, in .browser"
+	@echo "make browser       a headless Chromium for the tests of the dashboard, in $(VENV)"
 	@echo "make test          all tests"
 	@echo "make test-libraries  libraries that can't share .venv, each in a virtual environment of its own"
 	@echo "make lint          formatting, lint and types"
@@ -31,8 +31,8 @@ $(STAMP): pyproject.toml constraints.txt
 browser: $(BROWSER)
 
 $(BROWSER): tests/browser/install.py | $(STAMP)
-	@test -n "$$TINKER_ACTORS_CHROMIUM" || $(BIN)/python tests/browser/install.py .browser
-	@mkdir -p .browser && touch $@
+	@test -n "$$TINKER_ACTORS_CHROMIUM" || $(BIN)/python tests/browser/install.py
+	@mkdir -p $(@D) && touch $@
 
 demo: $(STAMP)
 	$(BIN)/tinker-actors run examples/number_guess/config.toml
@@ -71,4 +71,4 @@ lint: $(STAMP)
 	$(BIN)/basedpyright
 
 clean:
-	rm -rf $(VENV) .browser .libraries runs build dist
+	rm -rf $(VENV) .libraries runs build dist

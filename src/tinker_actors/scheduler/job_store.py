@@ -65,8 +65,9 @@ CREATE INDEX IF NOT EXISTS transitions_by_job ON transitions (job, number);
 _VERSION = 1
 _PLAIN = (
     *("id", "number", "name", "tenant", "priority", "directory", "detail", "attempt", "failures", "start", "since"),
-    *("submitted", "started", "ended"),
+    *("submitted", "started", "ended", "moved"),
 )
+_JOBS = "SELECT *, (SELECT MAX(number) FROM transitions WHERE job = jobs.id) AS moved FROM jobs"
 _STARTS = "SELECT COALESCE(MAX(start), 0) FROM jobs"
 
 
@@ -116,7 +117,7 @@ class JobStore:
         with self._transaction():
             if request.key is not None:
                 found = self._db.execute(
-                    "SELECT * FROM jobs WHERE tenant = ? AND key = ?", (request.tenant, request.key)
+                    f"{_JOBS} WHERE tenant = ? AND key = ?", (request.tenant, request.key)
                 ).fetchone()
                 if found is not None:
                     return _job(found)
@@ -151,7 +152,7 @@ class JobStore:
         Raises:
             UnknownJobError: There is none with this id.
         """
-        row = self._db.execute("SELECT * FROM jobs WHERE id = ?", (job,)).fetchone()
+        row = self._db.execute(f"{_JOBS} WHERE id = ?", (job,)).fetchone()
         if row is None:
             raise UnknownJobError(f"there is no job {job!r}")
         return _job(row)
@@ -164,7 +165,7 @@ class JobStore:
             tenant: Whose; everybody's if None.
         """
         asked = states or tuple(JobState)
-        query = f"SELECT * FROM jobs WHERE state IN ({_marks(asked)}) AND (? IS NULL OR tenant = ?) ORDER BY number"
+        query = f"{_JOBS} WHERE state IN ({_marks(asked)}) AND (? IS NULL OR tenant = ?) ORDER BY number"
         rows = self._db.execute(query, (*(state.value for state in asked), tenant, tenant)).fetchall()
         return [_job(row) for row in rows]
 
@@ -177,7 +178,7 @@ class JobStore:
         """
         states, kinds = query.states or tuple(JobState), query.kinds or tuple(JobKind)
         found = self._db.execute(
-            f"SELECT * FROM jobs WHERE state IN ({_marks(states)}) AND kind IN ({_marks(kinds)})"
+            f"{_JOBS} WHERE state IN ({_marks(states)}) AND kind IN ({_marks(kinds)})"
             " AND (? IS NULL OR tenant = ?) AND (? IS NULL OR number < ?)"
             " AND (instr(lower(name), lower(?)) OR instr(id, ?)) ORDER BY number DESC LIMIT ?",
             (

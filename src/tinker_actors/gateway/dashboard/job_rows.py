@@ -31,6 +31,7 @@ def row(job: Job, folder: JobFolder) -> dict[str, Any]:
         "submitted": job.submitted,
         "started": job.started,
         "ended": job.ended,
+        "moved": job.moved,
         "can_cancel": not job.state.is_over and job.state is not JobState.CANCELLING,
         "can_resume": job.state.is_over and JobState.QUEUED in TRANSITIONS[job.state],
         "progress": _progress(job, folder) if job.started is not None else None,

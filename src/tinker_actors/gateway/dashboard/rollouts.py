@@ -76,7 +76,7 @@ async def episodes(
 _SHOWN = ("id", "step", "phase", "end", "failed", "reward", "turns", "tokens")
 
 
-@router.get("/{episode}")
+@router.get("/{episode:path}")
 async def episode(
     owned: OwnedJob,
     wanted: WantedOf,

@@ -38,13 +38,19 @@ function newKey(why) {
 export async function request(path, { method = "GET", signal, query = {} } = {}) {
   const address = new URL(ROOT + path, location.origin);
   for (const [name, value] of Object.entries(query)) {
-    for (const each of [value].flat()) if (each !== null && each !== undefined && each !== "") address.searchParams.append(name, each);
+    for (const each of [value].flat())
+      if (each !== null && each !== undefined && each !== "") address.searchParams.append(name, each);
   }
   for (;;) {
     const key = sessionStorage.getItem(KEY);
     let response;
     try {
-      response = await fetch(address, { method, signal, cache: "no-store", headers: key === null ? {} : { "X-API-Key": key } });
+      response = await fetch(address, {
+        method,
+        signal,
+        cache: "no-store",
+        headers: key === null ? {} : { "X-API-Key": key },
+      });
     } catch (error) {
       if (signal?.aborted) throw error;
       throw new Lost("the gateway does not answer");

@@ -20,7 +20,8 @@ export class Chart {
     this.onHover = onHover;
     this.at = null;
     this.canvas = el("canvas", {
-      tabindex: 0, role: "img",
+      tabindex: 0,
+      role: "img",
       onpointermove: (event) => this.point(event),
       onpointerleave: () => this.leave(),
       onblur: () => this.leave(),
@@ -85,11 +86,14 @@ export class Chart {
       y0 = Math.log10(y0);
       y1 = Math.log10(y1);
     }
-    const margin = y1 > y0 ? (y1 - y0) * 0.06 : Math.abs(y1) * 0.1 || 0.5;
+    const size = Math.max(Math.abs(y0), Math.abs(y1));
+    const margin = y1 - y0 > size * 1e-9 ? (y1 - y0) * 0.06 : size * 0.1 || 0.5; // less is rounding: a level line
     const floor = !log && y0 >= 0 ? Math.max(0, y0 - margin) : y0 - margin; // what can't be negative isn't drawn so
     this.bounds = { x0, x1, y0: floor, y1: y1 + margin };
     this.sx = (x) => LEFT + ((x - x0) / (x1 - x0)) * (width - LEFT - RIGHT);
-    this.sy = (y) => TOP + (1 - ((log ? Math.log10(y) : y) - this.bounds.y0) / (this.bounds.y1 - this.bounds.y0)) * (height - TOP - BOTTOM);
+    this.sy = (y) =>
+      TOP +
+      (1 - ((log ? Math.log10(y) : y) - this.bounds.y0) / (this.bounds.y1 - this.bounds.y0)) * (height - TOP - BOTTOM);
     this.unx = (place) => x0 + ((place - LEFT) / (width - LEFT - RIGHT)) * (x1 - x0);
   }
 
@@ -111,7 +115,9 @@ export class Chart {
       pen.fillText(text, LEFT - 7, y);
     }
     pen.textBaseline = "top";
-    const across = this.view.time ? times(x0, x1, width / 110) : ticks(x0, x1, Math.max(2, Math.floor(width / 80)), true);
+    const across = this.view.time
+      ? times(x0, x1, width / 110)
+      : ticks(x0, x1, Math.max(2, Math.floor(width / 80)), true);
     for (const [value, text] of across) {
       const x = this.sx(value);
       pen.textAlign = x < LEFT + 12 ? "left" : x > width - RIGHT - 14 ? "right" : "center";
@@ -208,9 +214,16 @@ export class Chart {
       const i = nearest(line.x, this.at);
       const elsewhere = line.x[i] === this.at || this.view.time ? "" : ` (step ${line.x[i]})`;
       const smoothed = line.shown === line.y ? "" : `, smoothed ${number(line.shown[i])}`;
-      return [[el("i", { class: `swatch run-${line.place % 8}` }), line.label + elsewhere], number(line.y[i]) + smoothed];
+      return [
+        [el("i", { class: `swatch run-${line.place % 8}` }), line.label + elsewhere],
+        number(line.y[i]) + smoothed,
+      ];
     });
-    showTip({ left, width: 0, top: box.top + TOP, bottom: box.bottom }, el("strong", {}, `${this.title}, ${where}`), facts(values));
+    showTip(
+      { left, width: 0, top: box.top + TOP, bottom: box.bottom },
+      el("strong", {}, `${this.title}, ${where}`),
+      facts(values),
+    );
   }
 
   leave() {
@@ -222,7 +235,10 @@ export class Chart {
 
   summary() {
     if (!this.lines.length) return `${this.title}: no values yet`;
-    const last = this.lines.map((line) => `${line.label} ${number(line.y.at(-1))} at ${this.view.time ? span(line.x.at(-1)) : `step ${line.x.at(-1)}`}`);
+    const last = this.lines.map(
+      (line) =>
+        `${line.label} ${number(line.y.at(-1))} at ${this.view.time ? span(line.x.at(-1)) : `step ${line.x.at(-1)}`}`,
+    );
     return `${this.title}: ${last.join("; ")}. Arrow keys read the values.`;
   }
 }
@@ -234,10 +250,19 @@ function ticks(low, high, most, whole = false) {
   if (whole) step = Math.max(1, Math.round(step));
   const digits = Math.max(0, -Math.floor(Math.log10(step) + 1e-9));
   const found = [];
-  for (let i = Math.ceil(low / step - 1e-9); i * step <= high + step * 1e-9; i++) {
-    const value = i * step || 0;
+  const first = Math.ceil(low / step - 1e-9);
+  for (let i = 0; i <= 2 * most; i++) {
+    const value = (first + i) * step || 0;
+    if (value > high + step * 1e-9) break;
     const size = Math.max(Math.abs(low), Math.abs(high));
-    const text = size >= 1e6 || size < 1e-3 ? (value === 0 ? "0" : value.toExponential(1).replace("e+", "e")) : digits ? value.toFixed(digits) : value.toLocaleString("en");
+    const text =
+      size >= 1e6 || size < 1e-3
+        ? value === 0
+          ? "0"
+          : value.toExponential(1).replace("e+", "e")
+        : digits
+          ? value.toFixed(digits)
+          : value.toLocaleString("en");
     found.push([value, text]);
   }
   return found;
@@ -247,13 +272,21 @@ function decades(low, high) {
   const found = [];
   const every = Math.max(1, Math.ceil((high - low) / 6));
   for (let power = Math.ceil(low); power <= high; power += every) found.push([10 ** power, number(10 ** power)]);
-  if (found.length < 2) return [low + (high - low) * 0.1, (low + high) / 2, high - (high - low) * 0.1].map((at) => [10 ** at, number(10 ** at)]);
+  if (found.length < 2)
+    return [low + (high - low) * 0.1, (low + high) / 2, high - (high - low) * 0.1].map((at) => [
+      10 ** at,
+      number(10 ** at),
+    ]);
   return found;
 }
 
 function times(low, high, most) {
-  const step = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 86400].find((each) => each >= (high - low) / most) ?? 86400;
+  const step =
+    [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 86400].find(
+      (each) => each >= (high - low) / most,
+    ) ?? 86400;
   const found = [];
-  for (let at = Math.ceil(low / step) * step; at <= high; at += step) found.push([at, at ? span(at).replace(" min 0 s", " min").replace(" h 0 min", " h") : "0"]);
+  for (let at = Math.ceil(low / step) * step; at <= high; at += step)
+    found.push([at, at ? span(at).replace(" min 0 s", " min").replace(" h 0 min", " h") : "0"]);
   return found;
 }

@@ -25,11 +25,25 @@ export class Curves {
     this.grid = el("div", { class: "charts" });
     this.thinned = el("p", { class: "muted small", hidden: true });
     this.names = el("div", { class: "chips names" });
-    this.find = el("input", { type: "search", placeholder: "Find a metric", "aria-label": "Find a metric", oninput: () => this.list() });
-    this.element = el("div", { class: "stack" }, this.controls(), this.thinned, this.grid,
-      el("details", { class: "panel more", ontoggle: () => this.list() },
+    this.find = el("input", {
+      type: "search",
+      placeholder: "Find a metric",
+      "aria-label": "Find a metric",
+      oninput: () => this.list(),
+    });
+    this.element = el(
+      "div",
+      { class: "stack" },
+      this.controls(),
+      this.thinned,
+      this.grid,
+      el(
+        "details",
+        { class: "panel more", ontoggle: () => this.list() },
         el("summary", {}, "More metrics"),
-        el("div", { class: "body stack" }, this.find, this.names)));
+        el("div", { class: "body stack" }, this.find, this.names),
+      ),
+    );
     this.listener = (job) => this.runs.some((run) => run.job === job) && this.soon();
     metrics.listeners.add(this.listener);
   }
@@ -50,18 +64,39 @@ export class Curves {
   controls() {
     const weight = el("output", {}, String(this.look.weight));
     const box = (label, key) =>
-      el("label", { class: "field" }, el("input", { type: "checkbox", checked: this.look[key], onchange: (event) => this.set({ [key]: event.target.checked }) }), el("span", {}, label));
-    return el("div", { class: "row curves-controls" },
+      el(
+        "label",
+        { class: "field" },
+        el("input", {
+          type: "checkbox",
+          checked: this.look[key],
+          onchange: (event) => this.set({ [key]: event.target.checked }),
+        }),
+        el("span", {}, label),
+      );
+    return el(
+      "div",
+      { class: "row curves-controls" },
       box("Log scale", "log"),
       box("Over time", "time"),
-      el("label", { class: "field" }, "Smoothing",
+      el(
+        "label",
+        { class: "field" },
+        "Smoothing",
         el("input", {
-          type: "range", min: 0, max: 0.98, step: 0.02, value: this.look.weight,
+          type: "range",
+          min: 0,
+          max: 0.98,
+          step: 0.02,
+          value: this.look.weight,
           oninput: (event) => {
             setText(weight, event.target.value);
             this.set({ weight: Number(event.target.value) });
           },
-        }), weight));
+        }),
+        weight,
+      ),
+    );
   }
 
   set(change) {
@@ -107,15 +142,36 @@ export class Curves {
     ];
     return both
       .filter(([column]) => column)
-      .map(([column, label, marks]) => ({ label, place: run.place, x: this.look.time ? column.time : column.x, y: column.y, marks }));
+      .map(([column, label, marks]) => ({
+        label,
+        place: run.place,
+        x: this.look.time ? column.time : column.x,
+        y: column.y,
+        marks,
+      }));
   }
 
   card(title, main) {
     let chart = this.charts.get(title);
     if (!chart) {
       chart = new Chart(title, (x) => this.charts.forEach((other) => other === chart || other.mark(x)));
-      const head = el("div", { class: "row apart" }, el("h3", { class: main ? null : "mono" }, title),
-        main ? null : el("button", { type: "button", class: "quiet icon", "aria-label": `Remove ${title}`, onclick: () => this.toggle(title) }, "×"));
+      const head = el(
+        "div",
+        { class: "row apart" },
+        el("h3", { class: main ? null : "mono" }, title),
+        main
+          ? null
+          : el(
+              "button",
+              {
+                type: "button",
+                class: "quiet icon",
+                "aria-label": `Remove ${title}`,
+                onclick: () => this.toggle(title),
+              },
+              "×",
+            ),
+      );
       chart.card = el("section", { class: "panel card", "data-metric": title }, head, chart.element);
       this.charts.set(title, chart);
       this.grid.append(chart.card);
@@ -124,25 +180,47 @@ export class Curves {
   }
 
   toggle(name) {
-    const more = this.look.more.includes(name) ? this.look.more.filter((other) => other !== name) : [...this.look.more, name];
+    const more = this.look.more.includes(name)
+      ? this.look.more.filter((other) => other !== name)
+      : [...this.look.more, name];
     this.set({ more });
   }
 
   list() {
     if (!this.names.closest("details").open) return;
     const text = this.find.value.toLowerCase();
-    const names = this.metrics.names(this.runs.map((run) => run.job)).filter((name) => name.toLowerCase().includes(text));
+    const names = this.metrics
+      .names(this.runs.map((run) => run.job))
+      .filter((name) => name.toLowerCase().includes(text));
     const state = JSON.stringify([names, this.look.more]);
     if (state === this.listed) return; // what has the focus keeps it
     this.listed = state;
-    fill(this.names, names.length
-      ? names.map((name) => el("button", { type: "button", class: "chip mono", "aria-pressed": String(this.look.more.includes(name)), onclick: () => this.toggle(name) }, name))
-      : el("p", { class: "muted" }, "No metric is called so."));
+    fill(
+      this.names,
+      names.length
+        ? names.map((name) =>
+            el(
+              "button",
+              {
+                type: "button",
+                class: "chip mono",
+                "aria-pressed": String(this.look.more.includes(name)),
+                onclick: () => this.toggle(name),
+              },
+              name,
+            ),
+          )
+        : el("p", { class: "muted" }, "No metric is called so."),
+    );
   }
 }
 
 /** What the lines of several runs are called. */
 export function legend(runs) {
-  return el("div", { class: "legend" }, runs.map((run) => el("span", {}, el("i", { class: `swatch run-${run.place % 8}` }), run.label)),
-    el("span", { class: "muted" }, el("i", { class: "diamond" }), "evaluation"));
+  return el(
+    "div",
+    { class: "legend" },
+    runs.map((run) => el("span", {}, el("i", { class: `swatch run-${run.place % 8}` }), run.label)),
+    el("span", { class: "muted" }, el("i", { class: "diamond" }), "evaluation"),
+  );
 }

@@ -32,14 +32,16 @@ export function fill(element, ...children) {
 
 const PATHS = {
   queued: "M8 2.5a5.5 5.5 0 1 0 0 11 5.5 5.5 0 0 0 0-11ZM8 5v3.2l2 1.3",
-  starting: "M8 2.5v2.6M8 10.9v2.6M2.5 8h2.6M10.9 8h2.6M4.1 4.1l1.8 1.8M10.1 10.1l1.8 1.8M11.9 4.1l-1.8 1.8M5.9 10.1l-1.8 1.8",
+  starting:
+    "M8 2.5v2.6M8 10.9v2.6M2.5 8h2.6M10.9 8h2.6M4.1 4.1l1.8 1.8M10.1 10.1l1.8 1.8M11.9 4.1l-1.8 1.8M5.9 10.1l-1.8 1.8",
   running: "M5 3.5v9l7.5-4.5L5 3.5Z",
   cancelling: "M4.5 4.5h7v7h-7z",
   succeeded: "M3.2 8.4l3.2 3.2 6.4-7",
   failed: "M4 4l8 8M12 4l-8 8",
   cancelled: "M8 2.5a5.5 5.5 0 1 0 0 11 5.5 5.5 0 0 0 0-11ZM4.2 11.8l7.6-7.6",
   warn: "M8 2.8 14 13H2L8 2.8ZM8 6.8v2.8M8 11.3v.2",
-  light: "M8 5a3 3 0 1 0 0 6 3 3 0 0 0 0-6ZM8 1.2v1.6M8 13.2v1.6M1.2 8h1.6M13.2 8h1.6M3.2 3.2l1.1 1.1M11.7 11.7l1.1 1.1M12.8 3.2l-1.1 1.1M4.3 11.7l-1.1 1.1",
+  light:
+    "M8 5a3 3 0 1 0 0 6 3 3 0 0 0 0-6ZM8 1.2v1.6M8 13.2v1.6M1.2 8h1.6M13.2 8h1.6M3.2 3.2l1.1 1.1M11.7 11.7l1.1 1.1M12.8 3.2l-1.1 1.1M4.3 11.7l-1.1 1.1",
   dark: "M13 9.6A5.6 5.6 0 0 1 6.4 3a5.6 5.6 0 1 0 6.6 6.6Z",
   system: "M2.5 3.5h11v7.5h-11zM6 13.5h4",
 };
@@ -48,17 +50,46 @@ const PATHS = {
 export function icon(name) {
   return svg(
     "svg",
-    { viewBox: "0 0 16 16", "aria-hidden": "true", fill: "none", stroke: "currentColor", "stroke-width": 1.8, "stroke-linecap": "round", "stroke-linejoin": "round" },
+    {
+      viewBox: "0 0 16 16",
+      "aria-hidden": "true",
+      fill: "none",
+      stroke: "currentColor",
+      "stroke-width": 1.8,
+      "stroke-linecap": "round",
+      "stroke-linejoin": "round",
+    },
     svg("path", { d: PATHS[name], fill: name === "running" || name === "cancelling" ? "currentColor" : null }),
   );
 }
 
-const TONES = { starting: "active", running: "active", succeeded: "good", failed: "bad", cancelling: "warn", up: "good", silent: "warn", down: "bad" };
-const SIGNS = { up: "succeeded", silent: "warn", down: "failed", unknown: "warn", restarting: "starting", draining: "cancelling" };
+const TONES = {
+  starting: "active",
+  running: "active",
+  succeeded: "good",
+  failed: "bad",
+  cancelling: "warn",
+  up: "good",
+  silent: "warn",
+  down: "bad",
+};
+const SIGNS = {
+  up: "succeeded",
+  silent: "warn",
+  down: "failed",
+  unknown: "warn",
+  restarting: "starting",
+  draining: "cancelling",
+};
 
 /** A state: its sign, its name and its colour. */
 export function badge(state) {
-  return el("span", { class: "state", "data-tone": TONES[state], "data-state": state }, icon(PATHS[SIGNS[state] ?? state] ? (SIGNS[state] ?? state) : "queued"), state);
+  return el(
+    "span",
+    { class: "state", "data-tone": TONES[state], "data-state": state },
+    icon(PATHS[SIGNS[state] ?? state] ? (SIGNS[state] ?? state) : "queued"),
+    state,
+  );
 }
 
 /** Show text beside a rectangle of the window, or nothing any more. */
@@ -79,7 +110,11 @@ export function showTip(box, ...children) {
 
 /** A list of names and values. */
 export function facts(pairs) {
-  return el("dl", {}, pairs.flatMap(([name, value]) => [el("dt", {}, name), el("dd", {}, value)]));
+  return el(
+    "dl",
+    {},
+    pairs.flatMap(([name, value]) => [el("dt", {}, name), el("dd", {}, value)]),
+  );
 }
 
 /** A short message that goes by itself. */
@@ -92,13 +127,22 @@ export function toast(text, bad = false) {
 /** Ask before something is done; whether it is to be. */
 export function confirmed(title, text, action) {
   return new Promise((resolve) => {
-    const dialog = el("dialog", { "aria-label": title },
-      el("form", { method: "dialog" },
+    const dialog = el(
+      "dialog",
+      { "aria-label": title },
+      el(
+        "form",
+        { method: "dialog" },
         el("h2", {}, title),
         el("p", {}, text),
-        el("div", { class: "row" },
+        el(
+          "div",
+          { class: "row" },
           el("button", { value: "no", autofocus: true }, "Leave it"),
-          el("button", { value: "yes", class: "danger" }, action))));
+          el("button", { value: "yes", class: "danger" }, action),
+        ),
+      ),
+    );
     dialog.addEventListener("close", () => {
       resolve(dialog.returnValue === "yes");
       dialog.remove();

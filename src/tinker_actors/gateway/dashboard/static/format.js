@@ -7,7 +7,12 @@ export function number(value) {
   const size = Math.abs(value);
   if (Number.isInteger(value) && size < 1e6) return value.toLocaleString("en");
   if (size >= 1e6 || size < 1e-3) return value.toExponential(2).replace("e+", "e");
-  return size >= 1000 ? Math.round(value).toLocaleString("en") : value.toPrecision(4).replace(/(\.\d*?)0+$/, "$1").replace(/\.$/, "");
+  return size >= 1000
+    ? Math.round(value).toLocaleString("en")
+    : value
+        .toPrecision(4)
+        .replace(/(\.\d*?)0+$/, "$1")
+        .replace(/\.$/, "");
 }
 
 /** With a sign, in three digits: advantages and log-probs. */
@@ -41,7 +46,9 @@ export function moment(seconds) {
   if (seconds === null || seconds === undefined) return "–";
   const date = new Date(seconds * 1000);
   const time = date.toLocaleTimeString("en-GB");
-  return date.toDateString() === new Date().toDateString() ? time : `${date.toLocaleDateString("sv")} ${time.slice(0, 5)}`;
+  return date.toDateString() === new Date().toDateString()
+    ? time
+    : `${date.toLocaleDateString("sv")} ${time.slice(0, 5)}`;
 }
 
 /** A handle without its scheme and kind: policy/12. */

@@ -13,7 +13,13 @@ import { meshView } from "./view_mesh.js";
 import { policiesView } from "./view_policies.js";
 
 const THEME = "tinker-actors-theme";
-const SECTIONS = [["jobs", "Jobs"], ["curves", "Curves"], ["policies", "Policies"], ["mesh", "Mesh"], ["health", "Health"]];
+const SECTIONS = [
+  ["jobs", "Jobs"],
+  ["curves", "Curves"],
+  ["policies", "Policies"],
+  ["mesh", "Mesh"],
+  ["health", "Health"],
+];
 
 const main = document.getElementById("main");
 const page = {
@@ -21,9 +27,11 @@ const page = {
   about: null,
   toast,
   /** Be told of these runs, of the meshes, of the gateway's health. */
-  follow: (wanted) => live.follow({ ...wanted, runs: new Map((wanted.runs ?? []).map((job) => [job, page.metrics.run(job).cursor])) }),
+  follow: (wanted) =>
+    live.follow({ ...wanted, runs: new Map((wanted.runs ?? []).map((job) => [job, page.metrics.run(job).cursor])) }),
   /** Read what a run measured since it was last read. */
-  load: async (job) => page.metrics.take(job, await get(`/jobs/${job}/metrics`, { query: { cursor: page.metrics.run(job).cursor } })),
+  load: async (job) =>
+    page.metrics.take(job, await get(`/jobs/${job}/metrics`, { query: { cursor: page.metrics.run(job).cursor } })),
 };
 let view = null;
 let round = 0;
@@ -100,7 +108,19 @@ function failed(error) {
   }
   view?.close?.();
   view = null;
-  fill(main, el("div", { class: "empty" }, el("strong", {}, lost ? "The gateway does not answer" : error.status === 404 ? "Nothing is here" : "This can't be shown"), error.message));
+  fill(
+    main,
+    el(
+      "div",
+      { class: "empty" },
+      el(
+        "strong",
+        {},
+        lost ? "The gateway does not answer" : error.status === 404 ? "Nothing is here" : "This can't be shown",
+      ),
+      error.message,
+    ),
+  );
   if (lost) setTimeout(show, 2000);
 }
 
@@ -118,14 +138,34 @@ document.getElementById("key").addEventListener("click", () => {
 
 keyDialog.open = (detail) =>
   new Promise((resolve) => {
-    const input = el("input", { type: "password", id: "key-input", autocomplete: "off", spellcheck: "false", placeholder: "tml-…", required: true });
-    const dialog = el("dialog", { "aria-labelledby": "key-title" },
-      el("form", { method: "dialog" },
+    const input = el("input", {
+      type: "password",
+      id: "key-input",
+      autocomplete: "off",
+      spellcheck: "false",
+      placeholder: "tml-…",
+      required: true,
+    });
+    const dialog = el(
+      "dialog",
+      { "aria-labelledby": "key-title" },
+      el(
+        "form",
+        { method: "dialog" },
         el("h2", { id: "key-title" }, "This gateway needs an API key"),
-        el("p", { class: "muted" }, "It is kept in this tab until the tab is closed. Whoever runs the gateway makes one with ", el("code", {}, "tinker-actors keys add"), "."),
+        el(
+          "p",
+          { class: "muted" },
+          "It is kept in this tab until the tab is closed. Whoever runs the gateway makes one with ",
+          el("code", {}, "tinker-actors keys add"),
+          ".",
+        ),
         detail ? el("p", { class: "notice bad", role: "alert" }, detail) : null,
-        el("label", { for: "key-input" }, "API key"), input,
-        el("div", { class: "row" }, el("button", { class: "primary" }, "Continue"))));
+        el("label", { for: "key-input" }, "API key"),
+        input,
+        el("div", { class: "row" }, el("button", { class: "primary" }, "Continue")),
+      ),
+    );
     dialog.addEventListener("cancel", (event) => event.preventDefault());
     dialog.addEventListener("close", () => {
       dialog.remove();
@@ -155,7 +195,10 @@ document.getElementById("theme").addEventListener("click", () => {
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => theme(colours()));
 
 theme(colours());
-fill(document.getElementById("nav"), SECTIONS.map(([name, text]) => el("a", { href: `#/${name}`, "data-section": name }, text)));
+fill(
+  document.getElementById("nav"),
+  SECTIONS.map(([name, text]) => el("a", { href: `#/${name}`, "data-section": name }, text)),
+);
 addEventListener("hashchange", show);
 addEventListener("scroll", () => showTip(null), { passive: true });
 show();

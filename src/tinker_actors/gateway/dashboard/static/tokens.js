@@ -17,19 +17,28 @@ export class Tokens {
   /** A block: `[text, ids, special]`, and for sampled ones `logprob` and `advantage`. */
   block(pieces, sampled, label) {
     const made = pieces.map((piece) => this.token(piece, sampled));
-    const block = el("div", {
-      class: `tokens ${sampled ? "sampled" : "observed"}`, tabindex: 0, role: "group", "aria-label": `${label}. Arrow keys go from token to token.`,
-      onpointerover: (event) => this.tip(event.target.closest(".token")),
-      onpointerleave: () => showTip(null),
-      onfocusout: () => this.unmark(),
-      onkeydown: (event) => this.key(event, made),
-    }, made);
+    const block = el(
+      "div",
+      {
+        class: `tokens ${sampled ? "sampled" : "observed"}`,
+        tabindex: 0,
+        role: "group",
+        "aria-label": `${label}. Arrow keys go from token to token.`,
+        onpointerover: (event) => this.tip(event.target.closest(".token")),
+        onpointerleave: () => showTip(null),
+        onfocusout: () => this.unmark(),
+        onkeydown: (event) => this.key(event, made),
+      },
+      made,
+    );
     return block;
   }
 
   token(piece, sampled) {
     const [text, , special] = piece;
-    const shown = text.replaceAll("\n", "↵\n").replace(/[\u0000-\u0008\u000b-\u001f]/g, (sign) => String.fromCharCode(0x2400 + sign.charCodeAt(0)));
+    const shown = text
+      .replaceAll("\n", "↵\n")
+      .replace(/[\u0000-\u0008\u000b-\u001f]/g, (sign) => String.fromCharCode(0x2400 + sign.charCodeAt(0)));
     const element = el("span", { class: `token${special ? " special" : ""}` }, shown || "∅");
     element.piece = piece;
     element.sampled = sampled;
@@ -54,7 +63,12 @@ export class Tokens {
   tip(element) {
     if (!element) return;
     const [text, ids, special, logprob, advantage] = element.piece;
-    const pairs = [[ids.length > 1 ? "token ids" : "token id", ids.length > 4 ? `${ids.slice(0, 4).join(" ")} … (${ids.length})` : ids.join(" ")]];
+    const pairs = [
+      [
+        ids.length > 1 ? "token ids" : "token id",
+        ids.length > 4 ? `${ids.slice(0, 4).join(" ")} … (${ids.length})` : ids.join(" "),
+      ],
+    ];
     if (special) pairs.push(["kind", "control"]);
     if (!element.sampled) pairs.push(["mask", "0, observed"]);
     else {
@@ -63,16 +77,26 @@ export class Tokens {
       pairs.push(["log-prob", logprob === null ? "–" : signed(logprob)]);
       if (logprob !== null) pairs.push(["probability", number(Math.exp(logprob))]);
     }
-    showTip(element.getClientRects()[0], el("div", { class: "mono tip-text" }, JSON.stringify(text.slice(0, 80))), facts(pairs));
+    showTip(
+      element.getClientRects()[0],
+      el("div", { class: "mono tip-text" }, JSON.stringify(text.slice(0, 80))),
+      facts(pairs),
+    );
   }
 
   key(event, made) {
-    const step = { ArrowLeft: -1, ArrowRight: 1, Home: -Infinity, End: Infinity }[event.key];
-    if (event.key === "Escape") this.unmark();
-    if (!step || !made.length) return;
-    event.preventDefault();
     const now = made.indexOf(this.marked);
-    const next = made[Math.min(Math.max(now < 0 ? (step > 0 ? 0 : made.length - 1) : now + step, 0), made.length - 1)];
+    const last = made.length - 1;
+    const to = {
+      ArrowLeft: now < 0 ? last : Math.max(0, now - 1),
+      ArrowRight: Math.min(last, now + 1),
+      Home: 0,
+      End: last,
+    }[event.key];
+    if (event.key === "Escape") this.unmark();
+    if (to === undefined || last < 0) return;
+    event.preventDefault();
+    const next = made[to];
     this.marked?.classList.remove("marked");
     this.marked = next;
     next.classList.add("marked");
@@ -103,10 +127,29 @@ function groundOf(colour, logprob, advantage, largest) {
 export function legendOf(colour, largest) {
   const entries = {
     advantage: largest
-      ? [["minus3", signed(-largest)], ["minus1", signed(-largest / 3)], ["zero", "0"], ["plus1", signed(largest / 3)], ["plus3", signed(largest)], ["untrained", "not trained on"]]
-      : [["zero", "0"], ["untrained", "not trained on"]],
-    logprob: [...CHANCES.map((least, at) => [`p${at}`, `p ≥ ${least}`]), [`p${CHANCES.length}`, `p < ${CHANCES.at(-1)}`]],
-    mask: [["trained", "trained on (1)"], ["untrained", "sampled, not trained on (0)"]],
+      ? [
+          ["minus3", signed(-largest)],
+          ["minus1", signed(-largest / 3)],
+          ["zero", "0"],
+          ["plus1", signed(largest / 3)],
+          ["plus3", signed(largest)],
+          ["untrained", "not trained on"],
+        ]
+      : [
+          ["zero", "0"],
+          ["untrained", "not trained on"],
+        ],
+    logprob: [
+      ...CHANCES.map((least, at) => [`p${at}`, `p ≥ ${least}`]),
+      [`p${CHANCES.length}`, `p < ${CHANCES.at(-1)}`],
+    ],
+    mask: [
+      ["trained", "trained on (1)"],
+      ["untrained", "sampled, not trained on (0)"],
+    ],
   }[colour];
-  return [...entries.map(([ground, text]) => el("span", { class: "token key", "data-ground": ground }, text)), el("span", { class: "muted small" }, "plain: observed (0)")];
+  return [
+    ...entries.map(([ground, text]) => el("span", { class: "token key", "data-ground": ground }, text)),
+    el("span", { class: "muted small" }, "plain: observed (0)"),
+  ];
 }

@@ -9,7 +9,9 @@ const MOST = 8;
 
 /** Curves of the runs that are chosen; of the newest ones if none is. */
 export async function compareView(page, query) {
-  const found = page.about.takes_jobs ? (await get("/jobs", { query: { limit: 60 } })).jobs.filter((job) => job.started) : [];
+  const found = page.about.takes_jobs
+    ? (await get("/jobs", { query: { limit: 60 } })).jobs.filter((job) => job.started)
+    : [];
   const jobs = new Map(found.map((job) => [job.id, job]));
   const asked = [...new Set(query.getAll("run"))].slice(0, MOST);
   for (const id of asked) if (!jobs.has(id)) jobs.set(id, await get(`/jobs/${id}`));
@@ -17,12 +19,21 @@ export async function compareView(page, query) {
   const curves = new Curves(page.metrics);
   const labels = el("div");
   const list = el("div", { class: "picker" });
-  const none = el("div", { class: "panel empty" }, el("strong", {}, "No run is chosen"), "Choose up to eight in the list.");
+  const none = el(
+    "div",
+    { class: "panel empty" },
+    el("strong", {}, "No run is chosen"),
+    "Choose up to eight in the list.",
+  );
   for (const id of asked.length ? asked : found.slice(0, 2).map((job) => job.id)) choose(id, true);
 
   function choose(id, on) {
     if (!on) places.delete(id);
-    else if (places.size < MOST) places.set(id, [...Array(MOST).keys()].find((place) => ![...places.values()].includes(place)));
+    else if (places.size < MOST)
+      places.set(
+        id,
+        [...Array(MOST).keys()].find((place) => ![...places.values()].includes(place)),
+      );
   }
 
   function runs() {
@@ -47,27 +58,60 @@ export async function compareView(page, query) {
     }
   }
 
-  const entries = new Map([...jobs.values()].map((job) => {
-    const swatch = el("i", { class: "swatch" });
-    const box = el("input", {
-      type: "checkbox",
-      onchange: async (event) => {
-        choose(job.id, event.target.checked);
-        history.replaceState(null, "", `#/curves?${new URLSearchParams([...places.keys()].map((id) => ["run", id]))}`);
-        await draw();
-        page.follow({ runs: [...places.keys()] });
-      },
-    });
-    const headline = job.progress?.headline;
-    const label = el("label", {}, box, swatch, el("span", { class: "name" }, job.name), el("span", { class: "muted small" }, `#${job.number}`),
-      el("span", { class: "muted small num" }, headline ? `${headline.metric} ${number(headline.value)}` : ""), badge(job.state));
-    list.append(label);
-    return [job.id, { box, swatch }];
-  }));
+  const entries = new Map(
+    [...jobs.values()].map((job) => {
+      const swatch = el("i", { class: "swatch" });
+      const box = el("input", {
+        type: "checkbox",
+        onchange: async (event) => {
+          choose(job.id, event.target.checked);
+          history.replaceState(
+            null,
+            "",
+            `#/curves?${new URLSearchParams([...places.keys()].map((id) => ["run", id]))}`,
+          );
+          await draw();
+          page.follow({ runs: [...places.keys()] });
+        },
+      });
+      const headline = job.progress?.headline;
+      const label = el(
+        "label",
+        {},
+        box,
+        swatch,
+        el("span", { class: "name" }, job.name),
+        el("span", { class: "muted small" }, `#${job.number}`),
+        el("span", { class: "muted small num" }, headline ? `${headline.metric} ${number(headline.value)}` : ""),
+        badge(job.state),
+      );
+      list.append(label);
+      return [job.id, { box, swatch }];
+    }),
+  );
   await draw();
 
   const element = jobs.size
-    ? el("div", { class: "stack" }, el("h1", {}, "Curves"), el("details", { class: "panel", open: innerWidth > 760 }, el("summary", {}, "Runs"), list), labels, none, curves.element)
-    : el("div", { class: "empty" }, el("strong", {}, "No runs yet"), "The curves of every job that was started appear here.");
-  return { name: "curves", title: "Curves", element, wanted: { runs: [...places.keys()] }, close: () => curves.close() };
+    ? el(
+        "div",
+        { class: "stack" },
+        el("h1", {}, "Curves"),
+        el("details", { class: "panel", open: innerWidth > 760 }, el("summary", {}, "Runs"), list),
+        labels,
+        none,
+        curves.element,
+      )
+    : el(
+        "div",
+        { class: "empty" },
+        el("strong", {}, "No runs yet"),
+        "The curves of every job that was started appear here.",
+      );
+  return {
+    name: "curves",
+    title: "Curves",
+    element,
+    wanted: { runs: [...places.keys()] },
+    close: () => curves.close(),
+  };
 }

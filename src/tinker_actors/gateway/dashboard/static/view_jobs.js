@@ -14,9 +14,22 @@ export async function jobsView(page, query) {
   const chips = el("div", { class: "chips", role: "group", "aria-label": "State" });
   const empty = el("div", { class: "empty", hidden: true });
   const more = el("button", { type: "button", hidden: true, onclick: () => load(false) }, "Show older jobs");
-  const table = el("table", { class: "jobs" },
-    el("thead", {}, el("tr", {}, ["State", "Job", "Kind", "Progress", "Latest", "Submitted", "Took", ""].map((text, at) => el("th", { class: at === 4 || at === 6 ? "num" : null, scope: "col" }, text)))),
-    body);
+  const table = el(
+    "table",
+    { class: "jobs" },
+    el(
+      "thead",
+      {},
+      el(
+        "tr",
+        {},
+        ["State", "Job", "Kind", "Progress", "Latest", "Submitted", "Took", ""].map((text, at) =>
+          el("th", { class: at === 4 || at === 6 ? "num" : null, scope: "col" }, text),
+        ),
+      ),
+    ),
+    body,
+  );
   let counts = {};
   let last = null;
 
@@ -29,6 +42,13 @@ export async function jobsView(page, query) {
     for (const job of found.jobs) add(job, false);
     last = found.jobs.at(-1)?.number ?? last;
     more.hidden = !found.more;
+    count(found.counts);
+  }
+
+  /** What moved before the stream began. */
+  async function again() {
+    const found = await get("/jobs", { query: { ...chosen, limit: 50 } });
+    for (const job of found.jobs.reverse()) add(job, true);
     count(found.counts);
   }
 
@@ -45,9 +65,27 @@ export async function jobsView(page, query) {
     counts = given;
     const all = Object.values(counts).reduce((a, b) => a + b, 0);
     const active = ACTIVE.reduce((sum, state) => sum + (counts[state] ?? 0), 0);
-    const options = [["All", [], all], ["Active", ACTIVE, active], ...["succeeded", "failed", "cancelled"].map((state) => [state[0].toUpperCase() + state.slice(1), [state], counts[state] ?? 0])];
+    const options = [
+      ["All", [], all],
+      ["Active", ACTIVE, active],
+      ...["succeeded", "failed", "cancelled"].map((state) => [
+        state[0].toUpperCase() + state.slice(1),
+        [state],
+        counts[state] ?? 0,
+      ]),
+    ];
     if (!chips.children.length) {
-      fill(chips, options.map(([label, states]) => el("button", { type: "button", class: "chip", onclick: () => choose({ state: states }) }, `${label} `, el("b"))));
+      fill(
+        chips,
+        options.map(([label, states]) =>
+          el(
+            "button",
+            { type: "button", class: "chip", onclick: () => choose({ state: states }) },
+            `${label} `,
+            el("b"),
+          ),
+        ),
+      );
     }
     options.forEach(([, states, n], at) => {
       chips.children[at].setAttribute("aria-pressed", String(states.join() === chosen.state.join()));
@@ -56,44 +94,83 @@ export async function jobsView(page, query) {
     const none = rows.size === 0;
     empty.hidden = !none;
     table.parentElement.hidden = none;
-    if (none) fill(empty, ...(all ? [el("strong", {}, "No job is like that"), "Choose other states, another kind or another name."] : [el("strong", {}, "No jobs yet"), "What is submitted appears here at once.", el("br"), el("pre", {}, "tinker-actors submit config.toml")]));
+    if (none)
+      fill(
+        empty,
+        ...(all
+          ? [el("strong", {}, "No job is like that"), "Choose other states, another kind or another name."]
+          : [
+              el("strong", {}, "No jobs yet"),
+              "What is submitted appears here at once.",
+              el("br"),
+              el("pre", {}, "tinker-actors submit config.toml"),
+            ]),
+      );
   }
 
   async function choose(change) {
     Object.assign(chosen, change);
-    const query = new URLSearchParams(Object.entries(chosen).flatMap(([name, value]) => [value].flat().filter(Boolean).map((each) => [name, each])));
+    const query = new URLSearchParams(
+      Object.entries(chosen).flatMap(([name, value]) =>
+        [value]
+          .flat()
+          .filter(Boolean)
+          .map((each) => [name, each]),
+      ),
+    );
     history.replaceState(null, "", `#/jobs${query.size ? `?${query}` : ""}`);
     await load(true);
   }
 
   function fits(job) {
     const text = chosen.text.toLowerCase();
-    return (!chosen.state.length || chosen.state.includes(job.state)) && (!chosen.kind || chosen.kind === job.kind) && (!text || job.name.toLowerCase().includes(text) || job.id.includes(text));
+    return (
+      (!chosen.state.length || chosen.state.includes(job.state)) &&
+      (!chosen.kind || chosen.kind === job.kind) &&
+      (!text || job.name.toLowerCase().includes(text) || job.id.includes(text))
+    );
   }
 
   let typing;
   const find = el("input", {
-    type: "search", placeholder: "Name or id", "aria-label": "Find jobs by name or id", value: chosen.text,
+    type: "search",
+    placeholder: "Name or id",
+    "aria-label": "Find jobs by name or id",
+    value: chosen.text,
     oninput: (event) => {
       clearTimeout(typing);
       typing = setTimeout(() => choose({ text: event.target.value.trim() }), 250);
     },
   });
-  const kind = el("select", { "aria-label": "Kind", onchange: (event) => choose({ kind: event.target.value }) },
+  const kind = el(
+    "select",
+    { "aria-label": "Kind", onchange: (event) => choose({ kind: event.target.value }) },
     el("option", { value: "" }, "Every kind"),
-    page.about.kinds.map((each) => el("option", { value: each, selected: each === chosen.kind }, each)));
+    page.about.kinds.map((each) => el("option", { value: each, selected: each === chosen.kind }, each)),
+  );
 
-  const element = el("div", { class: "stack" },
+  const element = el(
+    "div",
+    { class: "stack" },
     el("div", { class: "row apart" }, el("h1", {}, "Jobs"), el("div", { class: "row" }, kind, find)),
     chips,
     el("div", { class: "panel" }, el("div", { class: "scroll" }, table), empty),
-    el("div", { class: "row" }, more));
+    el("div", { class: "row" }, more),
+  );
   if (page.about.takes_jobs) await load(true);
-  else fill(element, el("div", { class: "empty" }, el("strong", {}, "This gateway takes no jobs"), "It serves models only."));
+  else
+    fill(
+      element,
+      el("div", { class: "empty" }, el("strong", {}, "This gateway takes no jobs"), "It serves models only."),
+    );
   const ticking = setInterval(() => rows.forEach((row) => row.tick()), 1000);
   return {
-    name: "jobs", title: "Jobs", element, wanted: { progress: true },
+    name: "jobs",
+    title: "Jobs",
+    element,
+    wanted: { progress: true },
     on(name, data) {
+      if (name === "hello") return again();
       if (name === "progress") return rows.get(data.id)?.update(data);
       if (name !== "job") return;
       const known = rows.has(data.job.id);
@@ -116,17 +193,28 @@ function jobRow(page, job) {
   const now = el("td", { class: "num", "data-label": "Latest" });
   const took = el("td", { class: "num", "data-label": "Took" });
   const actions = el("td", { class: "cell-actions" });
-  const element = el("tr", { "data-job": job.id },
+  const element = el(
+    "tr",
+    { "data-job": job.id },
     state,
-    el("td", { class: "cell-name" }, el("a", { href: `#/job/${job.id}` }, job.name), job.tenant !== page.about.tenant ? el("span", { class: "muted small" }, ` ${job.tenant}`) : null, reason),
+    el(
+      "td",
+      { class: "cell-name" },
+      el("a", { href: `#/job/${job.id}` }, job.name),
+      job.tenant !== page.about.tenant ? el("span", { class: "muted small" }, ` ${job.tenant}`) : null,
+      reason,
+    ),
     el("td", { "data-label": "Kind" }, job.kind),
     el("td", { class: "cell-progress" }, el("div", { class: "bar" }, bar), steps),
     now,
     el("td", { "data-label": "Submitted", title: new Date(job.submitted * 1000).toString() }, moment(job.submitted)),
-    took, actions);
+    took,
+    actions,
+  );
   let shown = null;
 
   function update(given) {
+    if (shown && given.moved < shown.moved) return; // an answer that was overtaken
     if (shown?.state !== given.state) {
       fill(state, badge(given.state));
       fill(actions, ...jobActions(page, given, update));
@@ -161,10 +249,42 @@ export function jobActions(page, job, changed) {
     }
   };
   if (job.can_cancel) {
-    return [el("button", { type: "button", "aria-label": `Cancel ${job.name}`, onclick: () => act("cancel", `Cancel ${job.name}?`, "Its process is told to end. What it has saved stays, and it can be resumed from there.", "Cancel the job") }, "Cancel")];
+    return [
+      el(
+        "button",
+        {
+          type: "button",
+          "aria-label": `Cancel ${job.name}`,
+          onclick: () =>
+            act(
+              "cancel",
+              `Cancel ${job.name}?`,
+              "Its process is told to end. What it has saved stays, and it can be resumed from there.",
+              "Cancel the job",
+            ),
+        },
+        "Cancel",
+      ),
+    ];
   }
   if (job.can_resume) {
-    return [el("button", { type: "button", "aria-label": `Resume ${job.name}`, onclick: () => act("resume", `Resume ${job.name}?`, "It is queued again and goes on from its last checkpoint.", "Resume the job") }, "Resume")];
+    return [
+      el(
+        "button",
+        {
+          type: "button",
+          "aria-label": `Resume ${job.name}`,
+          onclick: () =>
+            act(
+              "resume",
+              `Resume ${job.name}?`,
+              "It is queued again and goes on from its last checkpoint.",
+              "Resume the job",
+            ),
+        },
+        "Resume",
+      ),
+    ];
   }
   return [];
 }

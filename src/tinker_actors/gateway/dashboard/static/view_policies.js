@@ -28,16 +28,52 @@ export async function policiesView(page) {
       const found = await get(`/jobs/${job.id}/policies`);
       fill(body, found.length ? found.map(lineage) : el("p", { class: "muted" }, "Nothing is stored yet."));
     };
-    return el("details", { class: "panel", open, ontoggle: (event) => event.target.open && show().catch((error) => page.toast(error.message, true)) },
-      el("summary", {}, el("span", { class: "row" }, el("a", { href: `#/job/${job.id}/policies` }, job.name), badge(job.state), el("span", { class: "muted small" }, moment(job.submitted)))), body);
+    return el(
+      "details",
+      {
+        class: "panel",
+        open,
+        ontoggle: (event) => event.target.open && show().catch((error) => page.toast(error.message, true)),
+      },
+      el(
+        "summary",
+        {},
+        el(
+          "span",
+          { class: "row" },
+          el("a", { href: `#/job/${job.id}/policies` }, job.name),
+          badge(job.state),
+          el("span", { class: "muted small" }, moment(job.submitted)),
+        ),
+      ),
+      body,
+    );
   }
 
   const stored = await get("/policies");
-  fill(clients, stored.policies.length ? stored.policies.map(lineage) : el("div", { class: "panel empty" }, el("strong", {}, "No client has trained a policy yet"), "What clients of the Tinker API train and store appears here."));
+  fill(
+    clients,
+    stored.policies.length
+      ? stored.policies.map(lineage)
+      : el(
+          "div",
+          { class: "panel empty" },
+          el("strong", {}, "No client has trained a policy yet"),
+          "What clients of the Tinker API train and store appears here.",
+        ),
+  );
   if (page.about.takes_jobs) await load();
-  const element = el("div", { class: "stack" },
-    el("h1", {}, "Policies"), el("h2", {}, "Of clients"), clients,
+  const element = el(
+    "div",
+    { class: "stack" },
+    el("h1", {}, "Policies"),
+    el("h2", {}, "Of clients"),
+    clients,
     page.about.takes_jobs ? el("h2", {}, "Of jobs") : null,
-    page.about.takes_jobs && !jobs.children.length ? el("div", { class: "panel empty" }, el("strong", {}, "No job has been started yet")) : jobs, more);
+    page.about.takes_jobs && !jobs.children.length
+      ? el("div", { class: "panel empty" }, el("strong", {}, "No job has been started yet"))
+      : jobs,
+    more,
+  );
   return { name: "policies", title: "Policies", element };
 }

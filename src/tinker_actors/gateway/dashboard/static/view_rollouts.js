@@ -8,13 +8,33 @@ const PAGE = 50;
 
 /** The episodes of a run, with what they are chosen by. */
 export async function rolloutsList(page, job, query) {
-  const chosen = { order: query.get("order") ?? "newest", step: query.get("step") ?? "", seat: query.get("seat") ?? "", policy: query.get("policy") ?? "", failed: query.get("failed") ?? "" };
+  const chosen = {
+    order: query.get("order") ?? "newest",
+    step: query.get("step") ?? "",
+    seat: query.get("seat") ?? "",
+    policy: query.get("policy") ?? "",
+    failed: query.get("failed") ?? "",
+  };
   let offset = 0;
   let found;
   const controls = el("div", { class: "row" });
   const body = el("tbody");
-  const table = el("table", { class: "episodes" },
-    el("thead", {}, el("tr", {}, [["Step", "num"], ["Episode"], ["End"], ["Reward", "num"], ["Seats"], ["Turns", "num"], ["Tokens", "num"]].map(([text, cls]) => el("th", { class: cls ?? null, scope: "col" }, text)))), body);
+  const table = el(
+    "table",
+    { class: "episodes" },
+    el(
+      "thead",
+      {},
+      el(
+        "tr",
+        {},
+        [["Step", "num"], ["Episode"], ["End"], ["Reward", "num"], ["Seats"], ["Turns", "num"], ["Tokens", "num"]].map(
+          ([text, cls]) => el("th", { class: cls ?? null, scope: "col" }, text),
+        ),
+      ),
+    ),
+    body,
+  );
   const panel = el("div", { class: "panel scroll" }, table);
   const empty = el("div", { class: "panel empty" });
   const pages = el("div", { class: "row apart" });
@@ -34,36 +54,129 @@ export async function rolloutsList(page, job, query) {
   }
 
   function draw() {
-    fill(body, found.episodes.map((entry) =>
-      el("tr", {},
-        el("td", { class: "num" }, String(entry.step)),
-        el("td", { class: "mono" }, el("a", { href: address(entry.id) }, entry.id)),
-        el("td", {}, entry.failed ? el("span", { class: "state", "data-tone": "bad" }, entry.end) : entry.end),
-        el("td", { class: "num" }, rewardBar(entry.reward, found.episodes), el("span", { class: "value" }, number(entry.reward))),
-        el("td", { class: "small" }, entry.seats.map((seat, at) => [at ? ", " : "", seat.seat, el("span", { class: "muted" }, entry.seats.length > 1 ? ` ${number(seat.reward)}${seat.trainable ? "" : " frozen"}` : seat.policy ? `, played by ${seat.policy}` : "")]).flat()),
-        el("td", { class: "num" }, number(entry.turns)),
-        el("td", { class: "num" }, number(entry.tokens)))));
+    fill(
+      body,
+      found.episodes.map((entry) =>
+        el(
+          "tr",
+          {},
+          el("td", { class: "num" }, String(entry.step)),
+          el("td", { class: "mono" }, el("a", { href: address(entry.id) }, entry.id)),
+          el("td", {}, entry.failed ? el("span", { class: "state", "data-tone": "bad" }, entry.end) : entry.end),
+          el(
+            "td",
+            { class: "num" },
+            rewardBar(entry.reward, found.episodes),
+            el("span", { class: "value" }, number(entry.reward)),
+          ),
+          el(
+            "td",
+            { class: "small" },
+            entry.seats
+              .map((seat, at) => [
+                at ? ", " : "",
+                seat.seat,
+                el(
+                  "span",
+                  { class: "muted" },
+                  entry.seats.length > 1
+                    ? ` ${number(seat.reward)}${seat.trainable ? "" : " frozen"}`
+                    : seat.policy
+                      ? `, played by ${seat.policy}`
+                      : "",
+                ),
+              ])
+              .flat(),
+          ),
+          el("td", { class: "num" }, number(entry.turns)),
+          el("td", { class: "num" }, number(entry.tokens)),
+        ),
+      ),
+    );
     const none = found.episodes.length === 0;
     panel.hidden = pages.hidden = none;
     empty.hidden = !none;
-    fill(empty, ...(found.all ? [el("strong", {}, "No episode is like that"), `There are ${found.all}; choose another step or seat.`] : [el("strong", {}, "No episodes yet"), "A run of reinforcement learning records some of every step, with each token's log-prob and advantage. Supervised runs have none."]));
-    fill(pages,
+    fill(
+      empty,
+      ...(found.all
+        ? [el("strong", {}, "No episode is like that"), `There are ${found.all}; choose another step or seat.`]
+        : [
+            el("strong", {}, "No episodes yet"),
+            "A run of reinforcement learning records some of every step, with each token's log-prob and advantage. Supervised runs have none.",
+          ]),
+    );
+    fill(
+      pages,
       el("span", { class: "muted small" }, `${offset + 1} to ${offset + found.episodes.length} of ${found.found}`),
-      el("div", { class: "row" },
-        el("button", { type: "button", disabled: offset === 0, onclick: () => load(Math.max(0, offset - PAGE)) }, "Back"),
-        el("button", { type: "button", disabled: offset + PAGE >= found.found, onclick: () => load(offset + PAGE) }, "Further")));
+      el(
+        "div",
+        { class: "row" },
+        el(
+          "button",
+          { type: "button", disabled: offset === 0, onclick: () => load(Math.max(0, offset - PAGE)) },
+          "Back",
+        ),
+        el(
+          "button",
+          { type: "button", disabled: offset + PAGE >= found.found, onclick: () => load(offset + PAGE) },
+          "Further",
+        ),
+      ),
+    );
     if (!controls.children.length) filters();
   }
 
   function filters() {
     const select = (label, key, options) =>
-      el("label", { class: "field" }, label, el("select", { onchange: (event) => choose({ [key]: event.target.value }) }, options.map(([value, text]) => el("option", { value, selected: value === chosen[key] }, text))));
-    fill(controls,
-      select("Order", "order", [["newest", "Newest"], ["oldest", "Oldest"], ["best", "Best reward"], ["worst", "Least reward"]]),
-      el("label", { class: "field" }, "Step", el("input", { type: "number", min: found.steps?.[0] ?? 0, max: found.steps?.[1] ?? null, placeholder: "all", value: chosen.step, onchange: (event) => choose({ step: event.target.value }) })),
-      found.seats.length > 1 || chosen.seat ? select("Seat", "seat", [["", "all"], ...found.seats.map((seat) => [seat, seat])]) : null,
-      found.policies.length > 1 || chosen.policy ? select("Policy", "policy", [["", "all"], ...found.policies.map((policy) => [policy, short(policy)])]) : null,
-      el("label", { class: "field last" }, el("input", { type: "checkbox", checked: chosen.failed === "true", onchange: (event) => choose({ failed: event.target.checked ? "true" : "" }) }), el("span", {}, "Failed only")), fresh);
+      el(
+        "label",
+        { class: "field" },
+        label,
+        el(
+          "select",
+          { onchange: (event) => choose({ [key]: event.target.value }) },
+          options.map(([value, text]) => el("option", { value, selected: value === chosen[key] }, text)),
+        ),
+      );
+    fill(
+      controls,
+      select("Order", "order", [
+        ["newest", "Newest"],
+        ["oldest", "Oldest"],
+        ["best", "Best reward"],
+        ["worst", "Least reward"],
+      ]),
+      el(
+        "label",
+        { class: "field" },
+        "Step",
+        el("input", {
+          type: "number",
+          min: found.steps?.[0] ?? 0,
+          max: found.steps?.[1] ?? null,
+          placeholder: "all",
+          value: chosen.step,
+          onchange: (event) => choose({ step: event.target.value }),
+        }),
+      ),
+      found.seats.length > 1 || chosen.seat
+        ? select("Seat", "seat", [["", "all"], ...found.seats.map((seat) => [seat, seat])])
+        : null,
+      found.policies.length > 1 || chosen.policy
+        ? select("Policy", "policy", [["", "all"], ...found.policies.map((policy) => [policy, short(policy)])])
+        : null,
+      el(
+        "label",
+        { class: "field last" },
+        el("input", {
+          type: "checkbox",
+          checked: chosen.failed === "true",
+          onchange: (event) => choose({ failed: event.target.checked ? "true" : "" }),
+        }),
+        el("span", {}, "Failed only"),
+      ),
+      fresh,
+    );
   }
 
   async function choose(change) {
