@@ -18,7 +18,7 @@ from rich.text import Text
 from tinker_actors.console.curve import draw_curve
 from tinker_actors.console.report import print_report
 from tinker_actors.console.shown import measures, outcomes, policy_rows, step_numbers
-from tinker_actors.scheduler.observer import Phase, RunSummary, SftSummary
+from tinker_actors.scheduler.observer import Phase, Summary
 
 
 class LiveView:
@@ -86,7 +86,7 @@ class LiveView:
         """Keep the newest notes in sight."""
         self._notes.append(text)
 
-    def finished(self, summary: RunSummary | SftSummary, folder: Path) -> None:
+    def finished(self, summary: Summary, folder: Path) -> None:
         """Take the screen down and print the report."""
         self._live.stop()
         print_report(self._console, summary, folder, self._values, self._transcripts)
@@ -122,7 +122,7 @@ class LiveView:
         )
 
     def _bar(self) -> RenderableType:
-        warming = self._phase is Phase.WARMUP
+        warming = self._phase in (Phase.WARMUP, Phase.SAMPLE)
         done, total = (self._phase_step, self._phase_total) if warming else (self._step, self._total)
         return ProgressBar(total=max(total, 1), completed=done, width=min(self._console.width - 7, 100))
 

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from tinker_actors.console.report import print_report
 from tinker_actors.console.shown import evaluation_line, measures, step_line
-from tinker_actors.scheduler.observer import Phase, RunSummary, SftSummary
+from tinker_actors.scheduler.observer import Phase, Summary
 
 
 class PlainView:
@@ -31,6 +31,8 @@ class PlainView:
         """Only the phases that last are worth a line."""
         if phase is Phase.WARMUP and (step == 1 or step == total or step % 10 == 0):
             self._line(f"warm-up step {step}/{total}")
+        elif phase is Phase.SAMPLE:
+            self._line(f"{step} of {total} prompts are answered")
 
     def progress(self, done: int, total: int) -> None:
         """Episodes are not worth a line each."""
@@ -55,7 +57,7 @@ class PlainView:
         """A line of its own."""
         self._line(f"note: {text}")
 
-    def finished(self, summary: RunSummary | SftSummary, folder: Path) -> None:
+    def finished(self, summary: Summary, folder: Path) -> None:
         """The report."""
         print_report(self._console, summary, folder, self._values, self._transcripts)
 

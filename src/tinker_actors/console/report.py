@@ -11,12 +11,12 @@ from rich.text import Text
 
 from tinker_actors.console.curve import draw_curve
 from tinker_actors.console.shown import by_policy, outcomes
-from tinker_actors.scheduler.observer import RunSummary, SftSummary
+from tinker_actors.scheduler.observer import InferenceSummary, RunSummary, SftSummary, Summary
 
 
 def print_report(
     console: Console,
-    summary: RunSummary | SftSummary,
+    summary: Summary,
     folder: Path,
     values: Mapping[str, Sequence[float]],
     transcripts: Mapping[str, str],
@@ -34,20 +34,29 @@ def print_report(
         if label in transcripts:
             console.print(Text(f"\nAn episode {label} training", style="bold"))
             console.print(Text(indent(transcripts[label], "  ")), soft_wrap=True)
-    supervised = isinstance(summary, SftSummary)
     for title, curve in values.items():
         console.print(Text(f"\n{title[0].upper()}{title[1:]} by step", style="bold"))
         for row in draw_curve(curve, width=min(console.width, 80), height=8 if len(values) == 1 else 5):
             console.print(Text(row), soft_wrap=True)
     console.print()
-    for line in _losses(summary) if supervised else _rewards(summary):
+    for line in _result(summary):
         console.print(line, soft_wrap=True)
-    console.print(Text(f"{summary.steps} steps in {summary.seconds:.1f} s"))
     console.print(Text(f"\nWritten to {folder}:"), soft_wrap=True)
     for path in sorted(folder.iterdir()):
         if not path.name.startswith("."):
             console.print(Text(f"  {path.name}{'/' if path.is_dir() else ''}"), soft_wrap=True)
-    console.print(Text(f"\nTalk to the policy: tinker-actors sample {folder} --prompt '...'"), soft_wrap=True)
+    if not isinstance(summary, InferenceSummary):
+        console.print(Text(f"\nTalk to the policy: tinker-actors sample {folder} --prompt '...'"), soft_wrap=True)
+
+
+def _result(summary: Summary) -> Iterator[Text]:
+    if isinstance(summary, InferenceSummary):
+        failed = f", {summary.failed} of them without a reply" if summary.failed else ""
+        yield Text(f"{summary.prompts} prompts{failed}, {summary.samples} replies by {summary.snapshot}")
+        yield Text(f"{summary.tokens} tokens in {summary.seconds:.1f} s")
+        return
+    yield from _losses(summary) if isinstance(summary, SftSummary) else _rewards(summary)
+    yield Text(f"{summary.steps} steps in {summary.seconds:.1f} s")
 
 
 def _rewards(summary: RunSummary) -> Iterator[Text]:

@@ -80,6 +80,11 @@ def read_chat_row(row: object, *, folder: Path | None = None) -> ChatRow:
     )
 
 
+def read_messages(value: object, field: str, *, folder: Path | None = None) -> tuple[Message, ...]:
+    """A list of messages as a row holds it; errors as of `read_chat_row`, with the field's name."""
+    return tuple(message for message, _ in _messages(value, field, folder, trainable=False))
+
+
 def _as_list(value: object, role: str) -> object:
     return [{"role": role, "content": value}] if isinstance(value, str) else value
 

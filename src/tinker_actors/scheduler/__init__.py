@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from tinker_actors.scheduler.config import RunConfig
+from tinker_actors.scheduler.inference_config import InferenceConfig
 from tinker_actors.scheduler.jobs import check_job, run_job
 from tinker_actors.scheduler.loading import JobConfig, load_config, parse_config
-from tinker_actors.scheduler.observer import Phase, RunObserver, RunSummary, SftSummary
+from tinker_actors.scheduler.observer import InferenceSummary, Phase, RunObserver, RunSummary, SftSummary, Summary
 from tinker_actors.scheduler.run_folder import RunFolder, RunState, find_runs
 from tinker_actors.scheduler.sft_config import SftConfig
 
 __all__ = [
+    "InferenceConfig",
+    "InferenceSummary",
     "JobConfig",
     "Phase",
     "RunConfig",
@@ -19,6 +22,7 @@ __all__ = [
     "RunSummary",
     "SftConfig",
     "SftSummary",
+    "Summary",
     "check_job",
     "find_runs",
     "load_config",

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import psutil
 
+from tinker_actors.scheduler.inference_config import InferenceConfig
 from tinker_actors.scheduler.job_records import JobRequest
 from tinker_actors.scheduler.loading import JobConfig
 from tinker_actors.scheduler.resources import Resources
@@ -18,6 +19,8 @@ def kind_of(config: JobConfig) -> JobKind:
     """What a job does: an RL job without a step to train is an evaluation."""
     if isinstance(config, SftConfig):
         return JobKind.SFT
+    if isinstance(config, InferenceConfig):
+        return JobKind.INFERENCE
     if not config.trainer.steps and config.warmup.method == "none":
         return JobKind.EVALUATION
     full = any(settings.policy.kind == "full" for settings in config.learners().values())
@@ -38,6 +41,9 @@ def need_of(config: JobConfig, *, devices: int = 0, memory: int = 0) -> Resource
     """
     if isinstance(config, SftConfig):
         return Resources(devices=devices, memory=memory, adapter_slots=int(config.policy.kind == "lora"), cpu_workers=1)
+    if isinstance(config, InferenceConfig):
+        adapters = int(config.sampling.snapshot is not None)
+        return Resources(devices=devices, memory=memory, adapter_slots=adapters, cpu_workers=1)
     workers = config.rollouts.workers
     adapters = sum(settings.policy.kind == "lora" for settings in config.learners().values())
     pools = max(workers, 1) * (config.environment.pool or 0)

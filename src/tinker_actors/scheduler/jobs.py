@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from tinker_actors.scheduler.checks import check_job as check_rl
+from tinker_actors.scheduler.inference_config import InferenceConfig
 from tinker_actors.scheduler.loading import JobConfig
-from tinker_actors.scheduler.observer import RunObserver, RunSummary, SftSummary
+from tinker_actors.scheduler.observer import RunObserver, Summary
 from tinker_actors.scheduler.run_folder import RunFolder
 from tinker_actors.scheduler.sft_config import SftConfig
 from tinker_actors.scheduler.stopping import StopRequest
@@ -23,13 +24,17 @@ def check_job(config: JobConfig) -> None:
         from tinker_actors.scheduler.sft_prepare import check_sft
 
         check_sft(config)
+    elif isinstance(config, InferenceConfig):
+        from tinker_actors.scheduler.inference import check_inference
+
+        check_inference(config)
     else:
         check_rl(config)
 
 
 async def run_job(
     config: JobConfig, folder: RunFolder, observer: RunObserver, stop: StopRequest | None = None
-) -> RunSummary | SftSummary:
+) -> Summary:
     """Run a job in its folder. A folder with a saved state goes on from there.
 
     Args:
@@ -43,6 +48,10 @@ async def run_job(
         ConfigError: The environment, the data or the model can't be loaded.
         DataError: The data of a supervised run has bad lines.
     """
+    if isinstance(config, InferenceConfig):
+        from tinker_actors.scheduler.inference import run_inference
+
+        return await run_inference(config, folder, observer, stop)
     async with tracked(config, observer, folder) as observer:
         if isinstance(config, SftConfig):
             from tinker_actors.scheduler.sft import run_sft

@@ -14,17 +14,18 @@ from pydantic import BaseModel, ValidationError
 
 from tinker_actors.errors import ConfigError
 from tinker_actors.scheduler.config import RunConfig
+from tinker_actors.scheduler.inference_config import InferenceConfig
 from tinker_actors.scheduler.sft_config import SftConfig
 
 Model = TypeVar("Model", bound=BaseModel)
 
-JobConfig = RunConfig | SftConfig
+JobConfig = RunConfig | SftConfig | InferenceConfig
 """What a job may be; the key `job` says which."""
 
 _UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
 """What pydantic calls a key that a section doesn't have: one that is a model, or one that is a dataclass."""
 
-_JOBS: Mapping[str, type[JobConfig]] = {"rl": RunConfig, "sft": SftConfig}
+_JOBS: Mapping[str, type[JobConfig]] = {"rl": RunConfig, "sft": SftConfig, "inference": InferenceConfig}
 
 
 def load_config(

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 
 class Phase(Enum):
@@ -20,6 +20,7 @@ class Phase(Enum):
     UPDATE = "update"
     PUBLISH = "publish"
     SAVE = "save"
+    SAMPLE = "sampling"
     END = "end"
 
 
@@ -79,6 +80,31 @@ class SftSummary:
     seconds: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InferenceSummary:
+    """An inference run's result.
+
+    Attributes:
+        snapshot: Handle of the snapshot that answered.
+        prompts: How many there were.
+        failed: How many got no reply, such as those that are longer than the context.
+        samples: Replies.
+        tokens: That were sampled.
+        seconds: In which they were.
+    """
+
+    snapshot: str
+    prompts: int
+    failed: int
+    samples: int
+    tokens: int
+    seconds: float
+
+
+Summary: TypeAlias = RunSummary | SftSummary | InferenceSummary
+"""The result of a run of any kind."""
+
+
 class RunObserver(Protocol):
     """Watches a run; every method returns at once and none may raise."""
 
@@ -108,5 +134,5 @@ class RunObserver(Protocol):
     def note(self, text: str) -> None:
         """Something that a person should know, such as a worker that died."""
 
-    def finished(self, summary: RunSummary | SftSummary, folder: Path) -> None:
+    def finished(self, summary: Summary, folder: Path) -> None:
         """The run is complete."""

@@ -15,6 +15,7 @@ class JobKind(Enum):
     RL_FULL = "rl-full"
     SFT = "sft"
     EVALUATION = "evaluation"
+    INFERENCE = "inference"
 
 
 class JobState(Enum):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 from pydantic import Field
 
 from tinker_actors.errors import ConfigError
-from tinker_actors.scheduler.observer import Phase, RunObserver, RunSummary, SftSummary
+from tinker_actors.scheduler.observer import Phase, RunObserver, Summary
 from tinker_actors.scheduler.sections import Section
 from tinker_actors.telemetry.to_files import JsonlTracker, TensorBoardTracker
 from tinker_actors.telemetry.to_services import TrackioTracker, WandbTracker
@@ -153,7 +153,7 @@ class _Tracked:
     def note(self, text: str) -> None:
         self._observer.note(text)
 
-    def finished(self, summary: RunSummary | SftSummary, folder: Path) -> None:
+    def finished(self, summary: Summary, folder: Path) -> None:
         self._observer.finished(summary, folder)
 
     def _log(self, step: int, metrics: Mapping[str, float]) -> None:

@@ -184,6 +184,8 @@ RULES: Mapping[str, str] = {
     "data.evaluation": "data",
     "tracking.wandb": "service",
     "tracking.trackio": "service",
+    "data.prompts": "data",
+    "sampling.store": "store",
 }
 """How the text of a key is checked."""
 
@@ -207,6 +209,9 @@ WORDS = frozenset(
         "kl.reference",
         "tracking.name",
         "data.split",
+        "sampling.snapshot",
+        "sampling.policy",
+        "sampling.stop",
         "data.evaluation_split",
     }
 )
