@@ -19,7 +19,8 @@ def check_job(config: JobConfig) -> None:
         ConfigError: Something that it names can't be loaded, or a tracker's package isn't there.
         ModelError: The model can't be resolved, or its chat template can't be used.
     """
-    config.tracking.check()
+    if not isinstance(config, InferenceConfig):
+        config.tracking.check()
     if isinstance(config, SftConfig):
         from tinker_actors.scheduler.sft_prepare import check_sft
 
