@@ -1,3 +1,9 @@
 """Keeps doctest collection away from the rooms' conftest files, which all have one module name."""
 
+import os
+
 collect_ignore_glob = ["tests/*/conftest.py"]
+
+# The tests start hundreds of processes, and compiling the package takes longer than all else about starting one: what
+# Python keeps by default is kept even where the environment says otherwise.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
