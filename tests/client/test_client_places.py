@@ -51,7 +51,7 @@ async def place(where: str, root: Path, **options) -> AsyncIterator[ServiceClien
         with listening("127.0.0.1", 0) as listener:
             async with (
                 serving(create_app(gateway), listener) as url,
-                ServiceClient(url, api_key="tml-test", **options) as service,
+                ServiceClient(url, **options) as service,
             ):
                 yield service
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 import os
+import urllib.parse
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
@@ -25,6 +27,10 @@ if TYPE_CHECKING:
 _PATIENCE = 5.0  # seconds for the session's end; a service that is gone is asked for minutes
 
 
+_NO_KEY = "tml-none"
+"""For a gateway without keys, which serves its own host alone: the official client insists on something."""
+
+
 class RemoteService:
     """See `Service`.
 
@@ -43,9 +49,11 @@ class RemoteService:
         tokenizers: Mapping[str, str],
         takes_masks: bool | None,
     ) -> None:
+        url = base_url or os.environ.get("TINKER_BASE_URL")
+        if api_key is None and "TINKER_API_KEY" not in os.environ and url and _is_here(url):
+            api_key = _NO_KEY
         self._base_url, self._api_key, self._tokenizers = base_url, api_key, dict(tokenizers)
-        named = bool(base_url or os.environ.get("TINKER_BASE_URL"))
-        self.takes_masks = named if takes_masks is None else takes_masks
+        self.takes_masks = bool(url) if takes_masks is None else takes_masks
         self.tinker = official_client()
 
     async def start(self) -> None:
@@ -133,6 +141,14 @@ class RemoteService:
             f"the tokenizer of {base_model!r} isn't known here; give ServiceClient tokenizers with its name or folder "
             f"under {base_model!r}"
         )
+
+
+def _is_here(url: str) -> bool:
+    """Whether a service runs on this host."""
+    host = urllib.parse.urlsplit(url).hostname or ""
+    with contextlib.suppress(ValueError):
+        return ipaddress.ip_address(host).is_loopback
+    return host == "localhost"
 
 
 class RemoteTraining:

@@ -33,7 +33,7 @@ class ServiceClient:
 
     Args:
         base_url: Of the service; None for `$TINKER_BASE_URL`, or else the official one.
-        api_key: A key of it, `tml-...`; None for `$TINKER_API_KEY`.
+        api_key: A key of it, `tml-...`; None for `$TINKER_API_KEY`. A gateway of this host may need none.
         tokenizers: For base models whose tokenizer the service can't tell: a name of the catalogue, or a folder, by the
             service's name of the model.
         takes_masks: Whether the service takes the `mask` of RL datums, as `tinker-actors serve` does. Where it

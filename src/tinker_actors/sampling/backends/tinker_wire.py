@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 from tinker_actors.data import ImageChunk, ModelInput
 from tinker_actors.errors import ConfigError, PolicyError, SamplingError
@@ -117,12 +117,19 @@ def errors(tinker: Any) -> Iterator[None]:
         raise SamplingError(f"the Tinker service failed: {error}") from error
     except tinker.APIStatusError as error:
         if error.status_code in (400, 404, 422):
-            raise InvalidRequestError(f"the Tinker service refuses the request: {error}") from error
-        raise SamplingError(f"the Tinker service failed ({error.status_code}): {error}") from error
+            raise InvalidRequestError(f"the Tinker service refuses the request: {_detail(error)}") from error
+        raise SamplingError(f"the Tinker service failed ({error.status_code}): {_detail(error)}") from error
     except tinker.APIConnectionError as error:
         raise EngineDiedError(f"the Tinker service can't be reached: {error}") from error
     except (tinker.TinkerError, ValueError, RuntimeError, OSError) as error:
         raise SamplingError(f"the Tinker service failed: {type(error).__name__}: {error}") from error
+
+
+def _detail(error: Any) -> str:
+    """What a service said, without the wrapping around it."""
+    body = error.body
+    detail = cast("dict[str, Any]", body).get("detail") if isinstance(body, dict) else None
+    return detail if isinstance(detail, str) else str(error)
 
 
 def _params(tinker: Any, request: SamplingRequest, endings: Endings) -> Any:
