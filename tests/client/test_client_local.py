@@ -83,6 +83,29 @@ async def test_an_async_program_does_the_same_and_others_meanwhile(tmp_path: Pat
         assert list(scored.prompt_logprobs) == logprobs[1:]
 
 
+async def test_models_that_train_at_once_share_passes_and_get_the_bits_that_they_get_alone(tmp_path: Path):
+    async def trained(service: ServiceClient, seed: int, data: list[Datum]) -> list[object]:
+        training = await service.create_lora_training_client("tiny-llama", rank=2, seed=seed)
+        seen: list[object] = []
+        for _ in range(3):
+            passed, stepped = training.forward_backward(data, "cross_entropy"), training.optim_step(STEP)
+            seen += [await passed, await stepped]
+        return seen
+
+    batches = [[learns("hello"), learns("a b")], [learns("numbers 1 2 3")], [learns("last")]]
+    async with ServiceClient.local(SERVED, root=tmp_path / "together") as service:
+        together = await asyncio.gather(*(trained(service, seed, data) for seed, data in enumerate(batches)))
+        wrong = LossConfig(name="ppo")  # a batch of weights is not for it
+        training = await service.create_lora_training_client("tiny-llama", rank=2, seed=1)
+        others = [trained(service, seed, data) for seed, data in enumerate(batches)]
+        outcomes = await asyncio.gather(training.forward_backward(DATA, wrong), *others, return_exceptions=True)
+        assert isinstance(outcomes[0], TinkerActorsError)
+        assert outcomes[1:] == together
+    for seed, data in enumerate(batches):
+        async with ServiceClient.local(SERVED, root=tmp_path / f"alone {seed}") as service:
+            assert await trained(service, seed, data) == together[seed]
+
+
 async def test_a_loss_of_ones_own_is_computed_here(tmp_path: Path):
     def cross_entropy(datums, logprobs):
         loss = -sum(row.sum() for row in logprobs)

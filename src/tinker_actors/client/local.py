@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tinker_actors.client.contract import Capabilities, NewModel, SupportedModel
+from tinker_actors.client.joint import JointPasses
 from tinker_actors.client.local_sampling import LocalSamples
 from tinker_actors.client.local_training import LocalTraining
 from tinker_actors.errors import ConfigError
@@ -18,6 +19,7 @@ from tinker_actors.gateway.caller import LOCAL
 from tinker_actors.gateway.gateway import Gateway
 from tinker_actors.gateway.record_kinds import ModelRecord, SessionRecord
 from tinker_actors.gateway.runtime import Runtime, ServedModel
+from tinker_actors.gateway.tinker.models import ALPHA
 from tinker_actors.policies import PolicySpec, Role
 
 
@@ -41,6 +43,7 @@ class LocalService:
         self._gateway = Gateway(runtime=self._runtime)
         self._session = str(uuid.uuid4())
         self._models = 0
+        self._joint: dict[str, JointPasses] = {}
         self._stack = AsyncExitStack()
 
     async def start(self) -> None:
@@ -84,7 +87,7 @@ class LocalService:
                 base_model=engines.served.catalogue_name,
                 name=record.model_id,
                 rank=model.rank,
-                alpha=32.0,
+                alpha=ALPHA,
                 targets=tuple(role for role, wanted in roles.items() if wanted),
                 seed=secrets.randbits(31) if model.seed is None else model.seed,
             )
@@ -135,4 +138,6 @@ class LocalService:
 
     def _kept(self, record: ModelRecord) -> LocalTraining:
         self._gateway.records.models.put(record)
-        return LocalTraining(self._gateway, record)
+        if record.base_model not in self._joint:
+            self._joint[record.base_model] = JointPasses(self._runtime.engines_of(record.base_model).trainer)
+        return LocalTraining(self._gateway, record, self._joint[record.base_model])

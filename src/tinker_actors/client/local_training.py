@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from tinker_actors.client.contract import ModelInfo
+from tinker_actors.client.joint import JointPasses
 from tinker_actors.client.local_sampling import LocalSamples, single
 from tinker_actors.data import Datum
 from tinker_actors.errors import DataError, PolicyError, TinkerActorsError
@@ -39,10 +40,11 @@ class LocalTraining:
     Args:
         gateway: Has the trainers and the records.
         record: The model.
+        joint: Passes of all models over its base model.
     """
 
-    def __init__(self, gateway: Gateway, record: ModelRecord) -> None:
-        self._gateway, self._record = gateway, record
+    def __init__(self, gateway: Gateway, record: ModelRecord, joint: JointPasses) -> None:
+        self._gateway, self._record, self._joint = gateway, record, joint
         self._engines = gateway.runtime.engines_of(record.base_model)
         self._turn = asyncio.Lock()  # first come, first served
         self._calls = 0
@@ -53,8 +55,7 @@ class LocalTraining:
         data = _as_read(data)
         async with self._next():
             if backward:
-                batches = [(self.model_id, data, loss)]
-                (found,) = await self._engines.trainer.forward_backward_many(batches, every_target=True)
+                found = await self._joint.forward_backward(self.model_id, data, loss)
             else:
                 found = await self._engines.trainer.forward(self.model_id, data, loss, every_target=True)
         return _as_sent(found)
