@@ -19,7 +19,7 @@ from tinker_actors.gateway.caller import Caller
 from tinker_actors.gateway.config import ServeConfig
 from tinker_actors.gateway.gateway import Gateway, create_app
 from tinker_actors.gateway.opening import submissions_for
-from tinker_actors.gateway.runtime import Runtime
+from tinker_actors.gateway.runtime import Runtime, ServedModel
 from tinker_actors.gateway.scopes import USUAL_SCOPES
 from tinker_actors.scheduler.job_folder import JobFolder
 from tinker_actors.scheduler.job_records import Job
@@ -85,12 +85,14 @@ class Desk:
 
 
 @asynccontextmanager
-async def desk(root: Path, *, capacity: int = 4, **settings: Any) -> AsyncIterator[Desk]:
+async def desk(
+    root: Path, *, capacity: int = 4, models: Sequence[ServedModel] = (), **settings: Any
+) -> AsyncIterator[Desk]:
     """A gateway that takes jobs, until the block is left."""
     config = ServeConfig(root=str(root), **settings)
     folder = root / "scheduler"
     async with AsyncExitStack() as stack:
-        runtime = await stack.enter_async_context(Runtime(root, (), in_process=True))
+        runtime = await stack.enter_async_context(Runtime(root, models, in_process=True))
         resources = Resources(memory=2**40, adapter_slots=64, cpu_workers=capacity)
         rules = config.rules.rules(resources)
         scheduler = await runtime.mesh.spawn(Scheduler, str(folder), resources, rules=rules, command=talking)

@@ -10,6 +10,7 @@ from pathlib import Path
 from tinker_actors.gateway.admission import Admission, refuse_off_host
 from tinker_actors.gateway.config import ServeConfig
 from tinker_actors.gateway.gateway import Gateway
+from tinker_actors.gateway.jobs.handover import handing_over
 from tinker_actors.gateway.jobs.submissions import Submissions
 from tinker_actors.gateway.jobs.uploads import Uploads
 from tinker_actors.gateway.jobs.vetting import Allowed
@@ -54,7 +55,9 @@ async def open_gateway(config: ServeConfig) -> AsyncIterator[Gateway]:
             scheduler=scheduler,
             submissions=submissions_for(config, scheduler, folder),
         )
-        yield await stack.enter_async_context(gateway)
+        await stack.enter_async_context(gateway)
+        await stack.enter_async_context(handing_over(gateway))
+        yield gateway
 
 
 def submissions_for(config: ServeConfig, scheduler: Scheduler, folder: Path) -> Submissions:
