@@ -15,16 +15,20 @@ from typing import Any
 import httpx
 from starlette.requests import HTTPConnection
 
+from tinker_actors.actors import Mesh
 from tinker_actors.gateway.caller import Caller
 from tinker_actors.gateway.config import ServeConfig
 from tinker_actors.gateway.gateway import Gateway, create_app
 from tinker_actors.gateway.opening import submissions_for
 from tinker_actors.gateway.runtime import Runtime, ServedModel
 from tinker_actors.gateway.scopes import USUAL_SCOPES
+from tinker_actors.policies import PolicySpec
 from tinker_actors.scheduler.job_folder import JobFolder
 from tinker_actors.scheduler.job_records import Job
 from tinker_actors.scheduler.resources import Resources
+from tinker_actors.scheduler.run_folder import RunFolder
 from tinker_actors.scheduler.service import Scheduler
+from tinker_actors.training import Trainer
 
 TALKING = str(Path(__file__).with_name("talking_job.py"))
 GUESS: dict[str, Any] = {"name": "guess", "environment": {"name": "number_guess"}, "rollouts": {"workers": 0}}
@@ -103,6 +107,16 @@ async def desk(
         transport = httpx.ASGITransport(create_app(gateway))
         http = await stack.enter_async_context(httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1"))
         yield Desk(gateway=gateway, http=http, folder=folder)
+
+
+async def make_snapshots(mesh: Mesh, folder: JobFolder, base: str = "tiny-llama") -> None:
+    """Two snapshots of a job, as its own trainer would have made them."""
+    store = str(RunFolder(folder.run).policies)
+    trainer = await mesh.spawn(Trainer, base_model=base, store=store, threads=1, node=0)
+    await trainer.create(PolicySpec(base_model=base, rank=2, name="policy"))
+    for _ in range(2):
+        await trainer.publish("policy")
+    await mesh.stop(trainer)
 
 
 async def all_of(http: httpx.AsyncClient, url: str, **more: Any) -> str:

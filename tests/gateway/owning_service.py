@@ -17,7 +17,7 @@ from tests.console.recorded import episode, trajectory, turn
 from tests.gateway.dashboards import play
 from tests.gateway.every_route import Asked
 from tests.gateway.gateways import TINY
-from tests.gateway.job_gateways import GUESS, talking
+from tests.gateway.job_gateways import GUESS, make_snapshots, talking
 
 from tinker_actors.gateway.admission import Admission
 from tinker_actors.gateway.config import ServeConfig
@@ -55,6 +55,8 @@ MISSING: dict[str, Any] = {
     "source_path": f"tinker://{NO_MODEL}/sampler_weights/1",
     "segment": "sampler_weights",
     "checkpoint": "1",
+    "policy": "policy",
+    "snapshot": "000009",
 }
 """For each name of an id, one of its form that nobody has."""
 
@@ -140,6 +142,7 @@ class Service:
         self._job = (await self.gateway.scheduler.submit(asked)).id
         await self.gateway.scheduler.wait(self._job, (JobState.RUNNING,))
         folder = JobFolder(Path(await self.gateway.scheduler.folder(self._job)))
+        await make_snapshots(self.gateway.runtime.mesh, folder)
         play(RunFolder(folder.run), episode(OWN_EPISODE, trajectory("x", turn("go", "12"))))
 
     def key_with(self, scope: Any) -> str:
@@ -184,6 +187,8 @@ class Service:
             "source_path": path,
             "segment": "sampler_weights",
             "checkpoint": "1",
+            "policy": "policy",
+            "snapshot": "000001",
         }
 
     async def ask(self, asked: Asked, key: str | None) -> httpx.Response:

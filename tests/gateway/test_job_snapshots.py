@@ -6,25 +6,17 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from tests.gateway.job_gateways import Desk, desk
+from tests.gateway.job_gateways import Desk, desk, make_snapshots
 
 from tinker_actors.gateway.jobs.handover import handing_over
 from tinker_actors.gateway.runtime import ServedModel
-from tinker_actors.policies import PolicySpec
-from tinker_actors.training import Trainer
+from tinker_actors.scheduler.job_folder import JobFolder
 
 TINY = ServedModel(name="tiny/llama", base_model="tiny-llama", sampler={"threads": 1}, trainer={"threads": 1})
 
 
-async def make_snapshots(at: Desk, job: str, base: str = "tiny-llama") -> None:
-    """What the job's own trainer would have written."""
-    store = at.folder / "jobs" / job / "run" / "policies"
-    mesh = at.gateway.runtime.mesh
-    trainer = await mesh.spawn(Trainer, base_model=base, store=str(store), threads=1, node=0)
-    await trainer.create(PolicySpec(base_model=base, rank=2, name="policy"))
-    for _ in range(2):
-        await trainer.publish("policy")
-    await mesh.stop(trainer)
+async def made(at: Desk, job: str, base: str = "tiny-llama") -> None:
+    await make_snapshots(at.gateway.runtime.mesh, JobFolder(at.folder / "jobs" / job), base)
 
 
 async def checkpoints(at: Desk, tenant: str) -> list[str]:
@@ -48,7 +40,7 @@ async def test_the_last_snapshot_of_a_job_that_succeeds_is_a_checkpoint_of_its_t
     async with desk(tmp_path, models=[TINY]) as at:
         job = (await at.submit("a"))["id"]
         await at.running(job)
-        await make_snapshots(at, job)
+        await made(at, job)
         path = f"tinker://{job}:policy/sampler_weights/000002"
         async with handing_over(at.gateway):
             at.finish(job)
@@ -67,7 +59,7 @@ async def test_another_snapshot_becomes_one_when_that_is_asked_and_a_deleted_one
     async with desk(tmp_path, models=[TINY]) as at:
         job = (await at.submit("a"))["id"]
         await at.running(job)
-        await make_snapshots(at, job)
+        await made(at, job)
         route = f"/jobs/v1/jobs/{job}/snapshots/policy/000001/checkpoint"
         first = await at.http.post(route, headers={"X-Tenant": "a"})
         assert first.json() == {"path": f"tinker://{job}:policy/sampler_weights/000001", "base_model": "tiny/llama"}
@@ -90,6 +82,6 @@ async def test_what_stands_on_a_base_model_that_is_not_served_is_told_and_not_ta
     async with desk(tmp_path, models=[TINY]) as at:
         job = (await at.submit())["id"]
         await at.running(job)
-        await make_snapshots(at, job, base="tiny-llama:seed=3")
+        await made(at, job, base="tiny-llama:seed=3")
         refused = await at.http.post(f"/jobs/v1/jobs/{job}/snapshots/policy/000001/checkpoint")
         assert (refused.status_code, refused.json()["code"]) == (409, "not_served")

@@ -65,10 +65,10 @@ async def snapshots(job: str, caller: CallerOf, gateway: GatewayOf) -> Snapshots
     return SnapshotsBody(snapshots=found)
 
 
-@router.post("/jobs/{job}/snapshots/{policy}/{name}/checkpoint", dependencies=[needs("jobs")])
-async def checkpoint(job: str, policy: str, name: str, caller: CallerOf, gateway: GatewayOf) -> CheckpointBody:
+@router.post("/jobs/{job}/snapshots/{policy}/{snapshot}/checkpoint", dependencies=[needs("jobs")])
+async def checkpoint(job: str, policy: str, snapshot: str, caller: CallerOf, gateway: GatewayOf) -> CheckpointBody:
     """Make a checkpoint of a snapshot, for its tenant to sample; asking again gives it again."""
     found = await job_of(gateway, caller, job)
     folder = await folder_of(gateway, caller, job)
-    record = await hand_over(gateway, found, folder, policy, name)
+    record = await hand_over(gateway, found, folder, policy, snapshot)
     return CheckpointBody(path=record.path, base_model=record.base_model)
