@@ -39,7 +39,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="smaller batches and one round")
     parser.add_argument("--json", type=Path, help="write the rows there")
     parser.add_argument("--rounds", type=int, default=0)
-    parser.add_argument("--cases", default=",".join(CASES))
+    parser.add_argument("--cases", default=",".join(name for name, case in CASES.items() if not case.long))
     parser.add_argument("--systems", default=",".join(SYSTEMS))
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--clock", choices=("wall", "processor"), default="wall")

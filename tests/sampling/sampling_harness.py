@@ -93,10 +93,12 @@ class Publisher:
 class Harness:
     """An engine driven without an actor; requests submitted before `start` share the first batch."""
 
-    def __init__(self, publisher, *, context_length=64, max_adapters=None, adapter_memory=2**30, **options):
+    def __init__(
+        self, publisher, *, context_length=64, max_adapters=None, adapter_memory=2**30, device="cpu", **options
+    ):
         self.answers = queue.Queue()
         self.residents = Residents(
-            base=load_base("tiny-llama"),
+            base=load_base("tiny-llama", device=device),
             store=publisher.store,
             max_adapters=max_adapters,
             adapter_memory=adapter_memory,

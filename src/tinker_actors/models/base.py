@@ -44,6 +44,7 @@ class BaseModel:
     Attributes:
         spec: What the model was resolved from.
         dtype: The weights' dtype by name.
+        device: Where the weights are.
         vision: How the model takes images; None if it reads none.
         model: The model itself: evaluation mode, no gradients. Treat it as read-only; take a `skeleton` to change
             modules.
@@ -52,6 +53,7 @@ class BaseModel:
 
     def __init__(self, spec: ModelSpec, dtype: str, model: PreTrainedModel, *, shared: bool = True) -> None:
         self.spec, self.dtype, self.shared = spec, dtype, shared
+        self.device = next(model.parameters()).device
         self.model = model.eval().requires_grad_(False)
         self.vision = Vision.read(spec.tokenizer_path)
 
@@ -100,48 +102,71 @@ class BaseModel:
 
     def release(self) -> None:
         """Forget the model: the next `load_base` loads anew; memory is free once its skeletons are gone."""
-        release_base(self.spec.name, self.dtype)
+        release_base(self.spec.name, self.dtype, str(self.device))
 
 
-_bases: dict[tuple[str, str], BaseModel] = {}
+_bases: dict[tuple[str, str, str], BaseModel] = {}
 _lock = threading.RLock()
 
 
-def load_base(name: str, dtype: str = "float32") -> BaseModel:
-    """The base model of this name, loaded on the first call in this process.
+def load_base(name: str, dtype: str = "float32", device: str = "cpu") -> BaseModel:
+    """The base model of this name, loaded on the first call in this process, once for each dtype and device.
 
     Raises:
         ModelNotFoundError: Nothing has this name.
-        ModelError: The dtype is unknown or the weights can't be loaded.
+        ModelError: The dtype is unknown, the device isn't there, or the weights can't be loaded.
     """
     with _lock:  # a second caller waits for the first one's load instead of loading again
-        spec = resolve(name)
-        key = (spec.name, dtype)
+        spec, place = resolve(name), device_of(device)
+        key = (spec.name, dtype, str(place))
         if key not in _bases:
-            _bases[key] = BaseModel(spec, dtype, spec.load(dtype))
-            logger.info("loaded %s in %s", spec.name, dtype)
+            _bases[key] = BaseModel(spec, dtype, _moved(spec.load(dtype), place))
+            logger.info("loaded %s in %s on %s", spec.name, dtype, place)
         return _bases[key]
 
 
-def load_own_base(name: str, dtype: str = "float32") -> BaseModel:
+def load_own_base(name: str, dtype: str = "float32", device: str = "cpu") -> BaseModel:
     """A base model that nobody else gets, for one who gives up weights that it needs no more.
 
     Where the process has loaded this base already, it is that one, and shared: a copy would take more memory.
 
     Raises:
         ModelNotFoundError: Nothing has this name.
-        ModelError: The dtype is unknown or the weights can't be loaded.
+        ModelError: The dtype is unknown, the device isn't there, or the weights can't be loaded.
     """
-    spec = resolve(name)
+    spec, place = resolve(name), device_of(device)
     with _lock:
-        held = _bases.get((spec.name, dtype))
-    return held or BaseModel(spec, dtype, spec.load(dtype), shared=False)
+        held = _bases.get((spec.name, dtype, str(place)))
+    return held or BaseModel(spec, dtype, _moved(spec.load(dtype), place), shared=False)
 
 
-def release_base(name: str, dtype: str | None = None) -> None:
-    """Forget a base model, by its canonical name, in one dtype or in all; nothing happens if it is not loaded."""
+def device_of(name: str) -> torch.device:
+    """The device of this name, with its number where there may be several of its kind.
+
+    Raises:
+        ModelError: There is no such device here.
+    """
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise ModelError(f"device is {name!r}; 'cpu', 'cuda' or a GPU by its number, 'cuda:1', is needed") from None
+    if device.type == "cuda":
+        count = torch.cuda.device_count()
+        if (device.index or 0) >= count:
+            raise ModelError(f"device is {name!r}; torch finds {count} GPUs here")
+        return torch.device("cuda", torch.cuda.current_device() if device.index is None else device.index)
+    return device
+
+
+def _moved(model: PreTrainedModel, device: torch.device) -> PreTrainedModel:
+    model.to(device)  # pyright: ignore[reportArgumentType] - a wrapper hides what it takes
+    return model
+
+
+def release_base(name: str, dtype: str | None = None, device: str | None = None) -> None:
+    """Forget a base model, by its canonical name; of one dtype and device or of all. Nothing happens without one."""
     with _lock:
-        for key in [key for key in _bases if key[0] == name and dtype in (None, key[1])]:
+        for key in [key for key in _bases if key[0] == name and dtype in (None, key[1]) and device in (None, key[2])]:
             del _bases[key]
 
 

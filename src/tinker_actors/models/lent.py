@@ -40,8 +40,8 @@ def lent_adapter(adapter: Adapter) -> LentWeights:
 
 
 def lent_model(base: BaseModel, lent: LentWeights) -> PreTrainedModel:
-    """A model of the base's kind and dtype over full weights; they are copied only where the dtype differs."""
+    """A model of the base's kind over full weights; they are copied only where dtype or device differ from its own."""
     model = base.skeleton()
     for name, parameter in model.named_parameters():
-        parameter.data = lent.parameters[name].to(parameter.dtype)
+        parameter.data = lent.parameters[name].to(parameter.device, parameter.dtype)
     return model

@@ -70,12 +70,13 @@ class TilePlan:
     whole: bool
 
 
-def plan_tiles(slots: Sequence[int], places: dict[int, Place]) -> list[TilePlan]:
+def plan_tiles(slots: Sequence[int], places: dict[int, Place], device: torch.device | None = None) -> list[TilePlan]:
     """Plans for the rows of a step, one for each rank class that occurs.
 
     Args:
         slots: The adapter of each row, negative for none.
         places: Where adapters lie.
+        device: Where the rows are.
     """
     plan = RowPlan.build(slots)
     classes: dict[int, list[tuple[int, list[int]]]] = {}
@@ -83,7 +84,7 @@ def plan_tiles(slots: Sequence[int], places: dict[int, Place]) -> list[TilePlan]
         place = places[segment.slot]
         rows = plan.order[segment.first : segment.first + segment.count].tolist()
         classes.setdefault(place.rank, []).append((place.index, rows))
-    return [_plan_class(rank, sorted(parts), len(slots)) for rank, parts in sorted(classes.items())]
+    return [_plan_class(rank, sorted(parts), len(slots), device) for rank, parts in sorted(classes.items())]
 
 
 def in_order(plans: Sequence[TilePlan]) -> tuple[list[TilePlan], Tensor | None]:
@@ -96,10 +97,11 @@ def in_order(plans: Sequence[TilePlan]) -> tuple[list[TilePlan], Tensor | None]:
     plan = plans[0]
     if len(plan.gather_n) != len(plan.source):
         return list(plans), None
-    return [replace(plan, source=torch.arange(len(plan.source)), whole=True)], plan.gather_n
+    source = torch.arange(len(plan.source), device=plan.source.device)
+    return [replace(plan, source=source, whole=True)], plan.gather_n
 
 
-def _plan_class(rank: int, parts: list[tuple[int, list[int]]], total: int) -> TilePlan:
+def _plan_class(rank: int, parts: list[tuple[int, list[int]]], total: int, device: torch.device | None) -> TilePlan:
     gather: list[int] = []
     rows: list[int] = []
     source: list[int] = []
@@ -134,9 +136,9 @@ def _plan_class(rank: int, parts: list[tuple[int, list[int]]], total: int) -> Ti
     everything = len(rows) == total
     return TilePlan(
         rank=rank,
-        gather_n=torch.tensor(gather),
-        rows=None if everything else torch.tensor(rows),
-        source=torch.tensor(source),
+        gather_n=torch.tensor(gather, device=device),
+        rows=None if everything else torch.tensor(rows, device=device),
+        source=torch.tensor(source, device=device),
         calls=tuple(calls),
         whole=everything and gather == list(range(total)),
     )
@@ -151,10 +153,11 @@ class LayerStacks:
     Args:
         inputs: Width of the input.
         outputs: Width of each layer's output.
+        device: Where the layers are.
     """
 
-    def __init__(self, inputs: int, outputs: Sequence[int]) -> None:
-        self._inputs, self._outputs = inputs, tuple(outputs)
+    def __init__(self, inputs: int, outputs: Sequence[int], device: torch.device | None = None) -> None:
+        self._inputs, self._outputs, self._device = inputs, tuple(outputs), device
         self._apart = min(outputs) >= _WORTH_APART
         self._stacks: dict[int, tuple[Tensor, list[Tensor]]] = {}
         self._held: dict[int, set[int]] = {}
@@ -240,11 +243,12 @@ class LayerStacks:
         if place.index >= size:
             grown = max(place.index + 1, 2 * size)
             width = place.rank * len(self._outputs)
-            a_new = torch.zeros(grown, self._inputs, width)
-            if self._apart:
-                b_new = [torch.zeros(grown, place.rank, output) for output in self._outputs]
-            else:
-                b_new = [torch.zeros(grown, width, sum(self._outputs))]
+            with torch.device(self._device or "cpu"):
+                a_new = torch.zeros(grown, self._inputs, width)
+                if self._apart:
+                    b_new = [torch.zeros(grown, place.rank, output) for output in self._outputs]
+                else:
+                    b_new = [torch.zeros(grown, width, sum(self._outputs))]
             if a is not None:
                 a_new[:size] = a
                 for new, old in zip(b_new, b, strict=True):

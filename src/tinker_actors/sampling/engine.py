@@ -98,6 +98,7 @@ class Engine:
                 longest=context_length,
                 most=2 * max_batch,
                 prefix_caching=prefix_caching,
+                device=residents.network.device,
             ),
             residents.lodging,
             self._meter,

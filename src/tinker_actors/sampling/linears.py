@@ -41,11 +41,11 @@ class Plans:
         """Room for the adapters of layers that read the same input."""
         if self._backend is not None:
             return LayerTables(self._backend, self._device, outputs)
-        return LayerStacks(inputs, outputs)
+        return LayerStacks(inputs, outputs, self._device)
 
     def of(self, slots: Sequence[int], places: dict[int, Place]) -> Sequence[TilePlan | RowPlan]:
         """The plans for rows of these adapters."""
-        return plan_tiles(slots, places) if self._backend is None else plan_rows(slots, places)
+        return plan_tiles(slots, places, self._device) if self._backend is None else plan_rows(slots, places)
 
     def arrange(self) -> Tensor | None:
         """Let layers have the step's rows in the order of their tiles, if that spares them anything; that order."""

@@ -44,6 +44,7 @@ class Memory:
         longest: int,
         most: int,
         prefix_caching: bool = True,
+        device: torch.device | None = None,
     ) -> Memory:
         """Places for as many tokens as so many bytes hold, and for at most `most` of the longest sequences.
 
@@ -57,7 +58,7 @@ class Memory:
                 f"kv_memory is {budget} bytes; a sequence of {longest} tokens needs {size * token}: give more, or a "
                 "smaller context_length"
             )
-        return cls(KVPool(shape, places, dtype), longest, prefix_caching=prefix_caching)
+        return cls(KVPool(shape, places, dtype, device), longest, prefix_caching=prefix_caching)
 
     @property
     def running(self) -> int:

@@ -64,6 +64,7 @@ class Network:
         config: The transformers configuration.
         vocab_size: Length of a row of logits.
         dtype: Of keys and values.
+        device: Where the weights are, and what it computes.
         kv_shape: What its layers keep for a token.
         nbytes: Memory of the weights that it was made of, tied ones once.
 
@@ -82,13 +83,14 @@ class Network:
         self.vocab_size = int(model.config.get_text_config().vocab_size)
         self.dtype = next(model.parameters()).dtype
         self.nbytes = sum(parameter.nbytes for parameter in model.parameters())
-        self._plans, self._holder = Plans(next(model.parameters()).device), StepHolder()
+        self.device = next(model.parameters()).device
+        self._plans, self._holder = Plans(self.device), StepHolder()
         self._adapters: dict[int, Place] = {}
         self._taken: dict[int, set[int]] = {}
         self._lean: LeanDecoder | None = None
         expected = self._try_original()
         layers = install(model, self._holder)
-        wide = vision is None and wide_products(self.dtype, next(model.parameters()).device)
+        wide = vision is None and wide_products(self.dtype, self.device)
         self._products = replace_linears(model, (TOWER,), self._plans, wide=wide, owned=owned)
         if wide:
             widen(model)
@@ -157,16 +159,19 @@ class Network:
         """Compute a step; the keys and values of its rows are in the pool afterwards.
 
         Returns:
-            Logits of the wanted rows, shape (W, V).
+            Logits of the wanted rows, shape (W, V), where the model is.
         """
+        device = self.device
         count = len(rows.ids)
         padding = max(0, self._least_rows - count)
         wanted = list(rows.wanted)
         some = wanted + [len(rows.ids) + padding - 1] * max(0, self._least_rows - len(wanted))
-        places_t = torch.tensor([span.start + span.held + n for span in rows.spans for n in range(span.count)])
+        places_t = torch.tensor(
+            [span.start + span.held + n for span in rows.spans for n in range(span.count)], device=device
+        )
         slots = [*rows.slots, *([NO_ADAPTER] * padding)]
-        ids_t, keep_w = torch.tensor([*rows.ids, *([0] * padding)]), torch.tensor(some)
-        positions, order_t = F.pad(rows.positions, (0, padding)), None
+        ids_t, keep_w = torch.tensor([*rows.ids, *([0] * padding)], device=device), torch.tensor(some, device=device)
+        positions, order_t = F.pad(rows.positions, (0, padding)).to(device), None
         if self._adapters:
             self._plans.tiles = self._plans.of(slots, self._adapters)
             self._plans.head = self._plans.of([slots[row] for row in some], self._adapters)
@@ -205,7 +210,8 @@ class Network:
 
     def _try_original(self) -> Tensor:
         with torch.inference_mode():
-            return self._forward(torch.tensor(self._ids()), self._positions(), torch.arange(_TRIED_TOKENS), {})
+            ids_t, kept_t = torch.tensor(self._ids(), device=self.device), torch.arange(_TRIED_TOKENS)
+            return self._forward(ids_t, self._positions().to(self.device), kept_t.to(self.device), {})
 
     def _ids(self) -> list[int]:
         return [(7 * number + 3) % min(self.vocab_size, 64) for number in range(_TRIED_TOKENS)]
@@ -228,7 +234,7 @@ class Network:
         self.vision = None
         try:
             with torch.inference_mode():
-                logits = self.logits(rows, KVPool(shape, 32, self.dtype))
+                logits = self.logits(rows, KVPool(shape, 32, self.dtype, self.device))
         except (RuntimeError, IndexError) as error:
             raise ModelError(f"{name} can't be sampled from here: its layers differ in keys and values") from error
         finally:

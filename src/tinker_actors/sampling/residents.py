@@ -216,6 +216,7 @@ class Residents:
         if snapshot.kind == "lora":
             return Checked(snapshot=snapshot, adapter=self._lora.read(folder), network=None)
         model = load_directory(folder, self._base.dtype).eval().requires_grad_(False)
+        model.to(self._base.device)  # pyright: ignore[reportArgumentType] - a wrapper hides what it takes
         network = Network(model, self._base.vision, owned=True)
         if network.vocab_size != self.vocab_size:
             raise PolicyError(f"{handle} has {network.vocab_size} logits; {self._base.name} has {self.vocab_size}")

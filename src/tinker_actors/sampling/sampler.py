@@ -43,6 +43,7 @@ class Sampler(Actor):
         adapter_memory: int = 2**30,
         keep_base: bool = True,
         dtype: str = "float32",
+        device: str = "cpu",
         threads: int | None = None,
     ) -> None:
         """Configure; the base model loads when the actor starts.
@@ -64,6 +65,8 @@ class Sampler(Actor):
                 full weights in this process. If not, and nobody has loaded it yet, only what the sampler computes with
                 stays.
             dtype: The base weights' dtype by name.
+            device: Where the base's weights, the adapters and the keys and values are, and what computes: `cpu`, `cuda`
+                or a GPU by its number, `cuda:1`.
             threads: Computing threads; None is 1 for models of less than ten million parameters, else torch's setting.
 
         Raises:
@@ -85,7 +88,8 @@ class Sampler(Actor):
             raise ConfigError(f"adapter_memory is {adapter_memory}; an integer >= 0 is needed")
         self._load = load_base if keep_base else load_own_base
         self._max_adapters, self._adapter_memory = max_adapters, adapter_memory
-        self._base_model, self._dtype, self._threads = base_model, dtype, threads
+        self._base_model, self._threads = base_model, threads
+        self._dtype, self._device = dtype, device
         self._store = SnapshotStore(store)
         self._context_length = context_length
         self._options = {
@@ -101,7 +105,7 @@ class Sampler(Actor):
     async def on_start(self) -> None:
         """Load the base model and start the engine."""
         self._loop = asyncio.get_running_loop()
-        base = await asyncio.to_thread(self._load, self._base_model, self._dtype)
+        base = await asyncio.to_thread(self._load, self._base_model, self._dtype, self._device)
         longest = base.context_length
         if self._context_length is not None and self._context_length > longest:
             raise ConfigError(

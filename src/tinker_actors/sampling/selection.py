@@ -72,23 +72,33 @@ class Selector:
         params: One per row.
         keys_b: Random keys, shape (B,).
         temperature_b1: Divisors, 1 for greedy rows, shape (B, 1); None if all are 1.
-        greedy: Which rows are greedy.
+        greedy: Which rows are greedy, shape (B,).
+        any_greedy: Whether one is.
+        all_greedy: Whether all are.
     """
 
     params: Sequence[SamplingParams]
     keys_b: NDArray[np.uint64]
     temperature_b1: Tensor | None
-    greedy: NDArray[np.bool_]
+    greedy: Tensor
+    any_greedy: bool
+    all_greedy: bool
 
     @classmethod
-    def of(cls, params: Sequence[SamplingParams], keys_b: NDArray[np.uint64]) -> Selector:
-        """Build from one `SamplingParams` per row."""
+    def of(
+        cls, params: Sequence[SamplingParams], keys_b: NDArray[np.uint64], device: torch.device | None = None
+    ) -> Selector:
+        """Build from one `SamplingParams` per row, for logits on a device."""
         divisors = [1.0 if entry.greedy else float(entry.temperature) for entry in params]
+        greedy = [entry.greedy for entry in params]
+        plain = all(divisor == 1.0 for divisor in divisors)
         return cls(
             params=params,
             keys_b=keys_b,
-            temperature_b1=None if all(t == 1.0 for t in divisors) else torch.tensor(divisors)[:, None],
-            greedy=np.array([entry.greedy for entry in params]),
+            temperature_b1=None if plain else torch.tensor(divisors, device=device)[:, None],
+            greedy=torch.tensor(greedy, device=device),
+            any_greedy=any(greedy),
+            all_greedy=all(greedy),
         )
 
     def select(
@@ -115,18 +125,18 @@ class Selector:
         for row, mask in enumerate(allowed):
             if mask is not None:
                 scaled_bv = _own(scaled_bv, logits_bv)
-                scaled_bv[row].masked_fill_(~mask, -torch.inf)
+                scaled_bv[row].masked_fill_(~mask.to(scaled_bv.device), -torch.inf)
         if self.temperature_b1 is not None:
             scaled_bv = scaled_bv / self.temperature_b1
         for row, entry in enumerate(self.params):
             if not entry.greedy and (entry.top_k > 0 or entry.top_p < 1 or entry.min_p > 0):
                 scaled_bv = _own(scaled_bv, logits_bv)
                 scaled_bv[row] = truncated(scaled_bv[row], entry.top_k, entry.top_p, entry.min_p)
-        best_b = scaled_bv.max(-1).indices if self.greedy.any() else None
+        best_b = scaled_bv.max(-1).indices if self.any_greedy else None
         most_b, sums_bk = _weigh(scaled_bv)
         cumulative_bk = sums_bk.cumsum(-1)
         total_b = cumulative_bk[:, -1]
-        if best_b is not None and self.greedy.all():
+        if best_b is not None and self.all_greedy:
             tokens_b = best_b
         else:
             tokens_b = self._draw(scaled_bv, most_b, cumulative_bk, positions, best_b)
@@ -147,10 +157,11 @@ class Selector:
     ) -> Tensor:
         """Find the block that holds the number, then the token in it: never one of weight 0."""
         size = scaled_bv.shape[1]
-        aim_b1 = torch.from_numpy(uniforms(self.keys_b, positions))[:, None] * cumulative_bk[:, -1:]
+        device = scaled_bv.device
+        aim_b1 = torch.from_numpy(uniforms(self.keys_b, positions)).to(device)[:, None] * cumulative_bk[:, -1:]
         block_b1 = torch.searchsorted(cumulative_bk, aim_b1, right=True).clamp_(max=cumulative_bk.shape[1] - 1)
         before_b1 = torch.where(block_b1 > 0, cumulative_bk.gather(1, (block_b1 - 1).clamp_(min=0)), 0.0)
-        ids = block_b1 * _BLOCK + torch.arange(_BLOCK)
+        ids = block_b1 * _BLOCK + torch.arange(_BLOCK, device=device)
         inside = (scaled_bv.gather(1, ids.clamp(max=size - 1)) - most_b[:, None]).exp_().double()
         inside.masked_fill_(ids >= size, 0.0)
         within = inside.cumsum(-1)
@@ -158,7 +169,7 @@ class Selector:
         left_b1 = torch.minimum(aim_b1 - before_b1, within[:, -1:] * (1 - 2.0**-40)).clamp_(min=0.0)
         tokens_b = block_b1[:, 0] * _BLOCK + torch.searchsorted(within, left_b1, right=True)[:, 0]
         tokens_b = tokens_b.clamp_(max=size - 1)
-        return tokens_b if best_b is None else torch.where(torch.from_numpy(self.greedy), best_b, tokens_b)
+        return tokens_b if best_b is None else torch.where(self.greedy, best_b, tokens_b)
 
 
 def _own(scaled_bv: Tensor, logits_bv: Tensor) -> Tensor:
@@ -206,11 +217,11 @@ def bias(logits_v: Tensor, params: SamplingParams, given: Sequence[int], drawn: 
         drawn: Tokens of the sample so far, which all penalties count.
     """
     if params.repetition_penalty != 1 and (given or drawn):
-        ids = torch.tensor(sorted({*given, *drawn}))
+        ids = torch.tensor(sorted({*given, *drawn}), device=logits_v.device)
         own = logits_v[ids]
         logits_v[ids] = torch.where(own > 0, own / params.repetition_penalty, own * params.repetition_penalty)
     if drawn and (params.presence_penalty or params.frequency_penalty):
-        ids, counts = torch.tensor(drawn).unique(return_counts=True)
+        ids, counts = torch.tensor(drawn, device=logits_v.device).unique(return_counts=True)
         logits_v[ids] -= params.presence_penalty + params.frequency_penalty * counts.float()
     for token, amount in params.logit_bias:
         logits_v[token] += amount
@@ -244,5 +255,5 @@ def truncated(scaled_v: Tensor, top_k: int, top_p: float, min_p: float = 0.0) ->
 def logprobs_of(logits_tv: Tensor, targets: Sequence[int], temperature: float = 1.0) -> list[float]:
     """Natural log-probs of given tokens, one for each row of logits."""
     scaled_tv = logits_tv.float() if temperature == 1.0 else logits_tv.float() / temperature
-    chosen_t = scaled_tv.gather(1, torch.tensor(targets)[:, None])[:, 0]
+    chosen_t = scaled_tv.gather(1, torch.tensor(targets, device=scaled_tv.device)[:, None])[:, 0]
     return (chosen_t - scaled_tv.logsumexp(-1)).tolist()

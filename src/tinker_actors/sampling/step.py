@@ -74,11 +74,11 @@ class Steps:
 
     def _draw(self, logits_wv: torch.Tensor, rows: list[Row], lines: list[int]) -> Drawn:
         if lines != list(range(logits_wv.shape[0])):
-            logits_wv = logits_wv[torch.tensor(lines)]
+            logits_wv = logits_wv.index_select(0, torch.tensor(lines, device=logits_wv.device))
         identity = tuple(map(id, rows))
         if self._selector is None or self._selected != identity:
             keys = row_keys([row.ticket.seed for row in rows], [row.index for row in rows])
-            self._selector = Selector.of([row.ticket.request.params for row in rows], keys)
+            self._selector = Selector.of([row.ticket.request.params for row in rows], keys, logits_wv.device)
             self._selected = identity
         biased = any(row.ticket.request.params.biases for row in rows)
         size = logits_wv.shape[1]
