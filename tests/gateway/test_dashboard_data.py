@@ -7,6 +7,7 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -16,6 +17,8 @@ from tests.gateway.dashboards import Dashboard, dashboard, measure, play
 from tinker_actors.gateway.admission import Admission
 from tinker_actors.gateway.dashboard.metrics_file import MOST_RECORDS, last_record, read_metrics
 from tinker_actors.gateway.keys import KeyStore
+from tinker_actors.gateway.record_kinds import CheckpointRecord, ModelRecord
+from tinker_actors.policies import SnapshotStore
 
 API = "/dashboard/api"
 
@@ -213,6 +216,34 @@ async def test_episodes_are_chosen_sorted_and_given_with_their_neighbours(tmp_pa
             assert "2 seats" in other["detail"]
             play(run, episode("train-4-0-0", trajectory("x", turn("go", "1"))), step=4)
             assert (await client.get(f"/jobs/{job.id}/episodes/train-9-9-9")).status_code == 404
+
+
+async def test_clients_policies_are_shown_with_what_each_grew_from_and_to_their_tenant_alone(tmp_path: Path):
+    with KeyStore(tmp_path / "keys.sqlite") as keys:
+        _, mine = keys.add("me")
+        _, theirs = keys.add("them")
+        async with dashboard(tmp_path, admit=Admission(keys)) as board:
+            store, records = SnapshotStore(board.gateway.runtime.store), board.gateway.records
+            common: dict[str, Any] = {"write": lambda folder: None, "base_model": "m"}
+            first = store.publish("run:train:0", step=1, **common)
+            stored = (first, store.publish("run:train:0", step=3, parent=first.handle, **common))
+            made: dict[str, Any] = {"tenant": "me", "base_model": "m", "rank": 8, "model_id": "run:train:0"}
+            records.models.put(ModelRecord(session_id="run", optimizer="adamw", created_at=1.0, used_at=1.0, **made))
+            for name, snapshot in zip(("first", "second"), stored, strict=True):
+                path = f"tinker://run:train:0/sampler_weights/{name}"
+                about: dict[str, Any] = {"kind": "sampler", "handle": snapshot.handle, "size": 4, "public": True}
+                records.checkpoints.put(
+                    CheckpointRecord(path=path, created_at=snapshot.created_at, expires_at=9e9, **about, **made)
+                )
+            async with asking(board, **{"X-API-Key": mine}) as client:
+                (policy,) = (await client.get("/policies")).json()["policies"]
+                first, second = policy["stored"]
+                assert (first["step"], second["step"]) == (1, 3)
+                assert second["parent"] == first["handle"] == "tinker://run:train:0/sampler_weights/first"
+                assert (second["public"], second["served"], second["expires_at"]) == (True, False, 9e9)
+                assert policy["training"]
+            async with asking(board, **{"X-API-Key": theirs}) as client:
+                assert (await client.get("/policies")).json() == {"policies": []}
 
 
 async def told(response: httpx.Response) -> AsyncIterator[tuple[str, dict]]:

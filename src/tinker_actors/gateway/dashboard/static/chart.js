@@ -63,7 +63,12 @@ export class Chart {
     this.drawn = this.lines.map((line) => ({ ...line, shown: line.marks ? line.y : smooth(line.y, this.view.weight) }));
     this.scale(width, height);
     this.axes(pen, width, height);
+    pen.save();
+    pen.beginPath();
+    pen.rect(LEFT - 5, TOP - 5, width - LEFT - RIGHT + 10, height - TOP - BOTTOM + 10);
+    pen.clip(); // what was measured may lie beyond what is smoothed
     for (const line of this.drawn) this.line(pen, line);
+    pen.restore();
     if (this.at !== null && this.lines.length) this.cross(pen, height);
   }
 
@@ -106,7 +111,7 @@ export class Chart {
     pen.fillStyle = this.ink("--muted");
     pen.textAlign = "right";
     pen.textBaseline = "middle";
-    for (const [value, text] of this.view.log ? decades(y0, y1) : ticks(y0, y1, Math.max(2, Math.floor(height / 44)))) {
+    for (const [value, text] of this.view.log ? decades(y0, y1) : ticks(y0, y1, Math.max(2, Math.floor(height / 32)))) {
       const y = Math.round(this.sy(value)) + 0.5;
       pen.beginPath();
       pen.moveTo(LEFT, y);
@@ -117,7 +122,7 @@ export class Chart {
     pen.textBaseline = "top";
     const across = this.view.time
       ? times(x0, x1, width / 110)
-      : ticks(x0, x1, Math.max(2, Math.floor(width / 80)), true);
+      : ticks(x0, x1, Math.max(2, Math.floor(width / 52)), true);
     for (const [value, text] of across) {
       const x = this.sx(value);
       pen.textAlign = x < LEFT + 12 ? "left" : x > width - RIGHT - 14 ? "right" : "center";

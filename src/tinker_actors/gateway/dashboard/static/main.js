@@ -122,6 +122,7 @@ function failed(error) {
     ),
   );
   if (lost) setTimeout(show, 2000);
+  else page.follow({});
 }
 
 function who() {

@@ -25,7 +25,8 @@ export async function compareView(page, query) {
     el("strong", {}, "No run is chosen"),
     "Choose up to eight in the list.",
   );
-  for (const id of asked.length ? asked : found.slice(0, 2).map((job) => job.id)) choose(id, true);
+  const measured = found.filter((job) => job.progress?.headline);
+  for (const id of asked.length ? asked : measured.slice(0, 2).map((job) => job.id)) choose(id, true);
 
   function choose(id, on) {
     if (!on) places.delete(id);
@@ -81,7 +82,6 @@ export async function compareView(page, query) {
         box,
         swatch,
         el("span", { class: "name" }, job.name),
-        el("span", { class: "muted small" }, `#${job.number}`),
         el("span", { class: "muted small num" }, headline ? `${headline.metric} ${number(headline.value)}` : ""),
         badge(job.state),
       );

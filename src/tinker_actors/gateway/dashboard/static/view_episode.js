@@ -173,7 +173,7 @@ export async function episodeView(page, job, id, query) {
 function seatLine(seat) {
   const parts = [
     `reward ${number(seat.reward)}`,
-    `${number(seat.turns)} turns`,
+    seat.turns === 1 ? "1 turn" : `${number(seat.turns)} turns`,
     `${number(seat.prompt_tokens)} observed and ${number(seat.action_tokens)} sampled tokens`,
   ];
   if (seat.policy) parts.unshift(`played by ${seat.policy}`);

@@ -165,6 +165,11 @@ function tileBoard() {
   };
 }
 
+function legend(names) {
+  const keys = names.map((name, place) => el("span", {}, el("i", { class: `swatch run-${place}` }), name));
+  return el("div", { class: "legend muted" }, keys);
+}
+
 /** A chart of what this page has seen so far. */
 function history(title, names) {
   const chart = new Chart(title);
@@ -172,7 +177,12 @@ function history(title, names) {
   const columns = Object.fromEntries(names.map((name) => [name, []]));
   let start = null;
   return {
-    element: el("section", { class: "panel card" }, el("h3", {}, title), chart.element),
+    element: el(
+      "section",
+      { class: "panel card" },
+      el("div", { class: "row apart" }, el("h3", {}, title), names.length > 1 ? legend(names) : null),
+      chart.element,
+    ),
     add(at, values) {
       start ??= at;
       x.push(at - start);

@@ -16,7 +16,9 @@ export async function policiesView(page) {
     const found = await get("/jobs", { query: { before, limit: 20 } });
     before = found.jobs.at(-1)?.number ?? before;
     more.hidden = !found.more;
-    for (const job of found.jobs.filter((each) => each.started)) jobs.append(ofJob(job, jobs.children.length === 0));
+    const started = found.jobs.filter((job) => job.started);
+    const first = jobs.children.length ? null : started.find((job) => job.progress?.headline);
+    for (const job of started) jobs.append(ofJob(job, job === first));
   }
 
   function ofJob(job, open) {
