@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 BROWSER := $(VENV)/browser/.installed
 
-.PHONY: setup browser demo demo-smollm2 test test-libraries lint types clean help
+.PHONY: setup browser demo demo-smollm2 test test-cookbook test-libraries lint types clean help
 
 help:
 	@echo "make setup         the environment, in $(VENV)"
@@ -15,6 +15,7 @@ help:
 	@echo "make browser       a headless Chromium for the tests of the dashboard, in $(VENV)"
 	@echo "make test          all tests"
 	@echo "make test-libraries  libraries that can't share .venv, each in a virtual environment of its own"
+	@echo "make test-cookbook  the recipes of tinker-cookbook against a service, in a virtual environment of their own"
 	@echo "make lint          formatting, lint and types"
 	@echo "make clean         remove what the commands above made"
 
@@ -63,6 +64,17 @@ test-library-%: .libraries/%/.installed
 .libraries/%/.installed: %.txt $(OURS)
 	$(PYTHON) -m venv .libraries/$*
 	.libraries/$*/bin/python -m pip install --quiet --disable-pip-version-check --requirement $(OURS) --requirement $<
+	@touch $@
+
+# The cookbook's recipes, whose requirements clash with ours; they talk to a service that runs in .venv.
+RECIPES := .libraries/recipes
+
+test-cookbook: $(STAMP) $(RECIPES)/.installed
+	COOKBOOK_PYTHON=$(RECIPES)/bin/python $(BIN)/python -m pytest -m cookbook tests/gateway/cookbook
+
+$(RECIPES)/.installed: tests/gateway/cookbook/requirements.txt
+	$(PYTHON) -m venv $(RECIPES)
+	$(RECIPES)/bin/python -m pip install --quiet --disable-pip-version-check --requirement $<
 	@touch $@
 
 lint: $(STAMP)

@@ -1,8 +1,10 @@
-"""Keeps doctest collection away from the rooms' conftest files, which all have one module name."""
+"""Keeps doctest collection away from the rooms' conftest files, which all have one module name, and from programs of
+environments that have other packages.
+"""
 
 import os
 
-collect_ignore_glob = ["tests/*/conftest.py"]
+collect_ignore_glob = ["tests/*/conftest.py", "tests/gateway/cookbook/write_play.py"]
 
 # The tests start hundreds of processes, and compiling the package takes longer than all else about starting one: what
 # Python keeps by default is kept even where the environment says otherwise.
