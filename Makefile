@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 BROWSER := $(VENV)/browser/.installed
 
-.PHONY: setup browser demo demo-smollm2 test test-cookbook test-libraries lint types clean help
+.PHONY: setup browser demo demo-smollm2 test test-cookbook test-sdks test-libraries lint types clean help
 
 help:
 	@echo "make setup         the environment, in $(VENV)"
@@ -16,6 +16,7 @@ help:
 	@echo "make test          all tests"
 	@echo "make test-libraries  libraries that can't share .venv, each in a virtual environment of its own"
 	@echo "make test-cookbook  the recipes of tinker-cookbook against a service, in a virtual environment of their own"
+	@echo "make test-sdks     official Tinker clients of many versions against a service"
 	@echo "make lint          formatting, lint and types"
 	@echo "make clean         remove what the commands above made"
 
@@ -75,6 +76,19 @@ test-cookbook: $(STAMP) $(RECIPES)/.installed
 $(RECIPES)/.installed: tests/gateway/cookbook/requirements.txt
 	$(PYTHON) -m venv $(RECIPES)
 	$(RECIPES)/bin/python -m pip install --quiet --disable-pip-version-check --requirement $<
+	@touch $@
+
+# Tinker clients of other versions, each in a folder of its own; what they need is in .venv.
+SDKS := .libraries/sdks
+
+test-sdks: $(STAMP) $(SDKS)/.installed
+	TINKER_SDKS=$(SDKS) $(BIN)/python -m pytest -m sdks tests/gateway/sdks
+
+$(SDKS)/.installed: tests/gateway/sdks/versions.txt
+	for version in $$(cat $<); do \
+	  $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade \
+	    --target $(SDKS)/$$version tinker==$$version || exit 1; \
+	done
 	@touch $@
 
 lint: $(STAMP)
