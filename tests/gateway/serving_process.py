@@ -18,10 +18,18 @@ class Served:
     Attributes:
         process: The process.
         url: Where it serves.
+        root: Where it was started.
     """
 
-    def __init__(self, process: asyncio.subprocess.Process, url: str) -> None:
-        self.process, self.url = process, url
+    def __init__(self, process: asyncio.subprocess.Process, url: str, root: Path) -> None:
+        self.process, self.url, self.root = process, url, root
+
+    async def next_line(self) -> bytes:
+        """The next line that it prints."""
+        assert self.process.stdout is not None
+        line = await self.process.stdout.readline()
+        assert line, "it has ended"
+        return line
 
     async def end(self, number: int = signal.SIGINT) -> int:
         """Signal it and wait for its end; its exit status."""
@@ -51,7 +59,7 @@ async def serve_process(root: Path, *arguments: str, port: int = 0) -> AsyncIter
             line = await process.stdout.readline()
             assert line, printed.decode()
             printed += line
-        yield Served(process, found[1].decode())
+        yield Served(process, found[1].decode(), root)
     finally:
         if process.returncode is None:
             process.kill()

@@ -49,6 +49,7 @@ class Reason(Enum):
     FINISHED = "finished"
     START_FAILED = "start failed"  # its task server could not be started, or what the job names can't work
     ERROR = "error"  # its task server told of an error
+    MEMORY = "memory"  # its processes held more than its request allows
     CRASHED = "crashed"  # its task server ended without a word
     PREEMPTED = "pre-empted"  # stopped in favour of a job of higher priority
     INTERRUPTED = "interrupted"  # the scheduler ended

@@ -18,6 +18,7 @@ from tinker_actors.errors import JobError, JobRefusedError
 from tinker_actors.scheduler.job_folder import JobFolder, try_lock
 from tinker_actors.scheduler.job_records import Job, JobRequest
 from tinker_actors.scheduler.job_store import JobStore
+from tinker_actors.scheduler.memory_watch import MemoryWatches
 from tinker_actors.scheduler.orphans import Orphans
 from tinker_actors.scheduler.queue import Held, Reservation, Rules, Waiting, never_fits, plan
 from tinker_actors.scheduler.resources import Allocation, Ledger, Resources
@@ -78,6 +79,7 @@ class Supervisor:
         self._on_change = on_change
         self.ledger = Ledger(capacity)
         self._children: dict[str, TaskChild] = {}
+        self._watches = MemoryWatches()
         self._reservation: Reservation | None = None
         self._resting: dict[str, asyncio.TimerHandle] = {}
         self._waiters: dict[str, list[tuple[Collection[JobState], asyncio.Future[Job]]]] = {}
@@ -133,6 +135,7 @@ class Supervisor:
                 await child.ended
         finally:
             self._closed = True
+            self._watches.close()
             for child in children:
                 child.kill()  # those left if this was cut short; the next supervisor settles them
             for job, waiters in self._waiters.items():
@@ -299,6 +302,8 @@ class Supervisor:
                 on_ready=self._ready,
                 on_exit=self._exited,
             )
+            if job.need.memory:
+                self._watches.add(self._children[job_id], job.need.memory)
         except (OSError, JobError) as error:
             self.ledger.release(job_id, job.attempt)
             self._move(job_id, JobState.FAILED, Reason.START_FAILED, str(error), attempt=job.attempt)
@@ -324,12 +329,20 @@ class Supervisor:
         if self._children.get(child.job) is child:
             del self._children[child.job]
         stopped = Reason.INTERRUPTED if self._closing else Reason.PREEMPTED if child.preempted else None
-        self._settle(child.job, child.attempt, child.how_it_ended(), child.code, stopped)
+        self._settle(child.job, child.attempt, child.how_it_ended(), child.code, stopped, child.excess)
 
     def _settle_orphan(self, job: Job) -> None:
         self._settle(job.id, job.attempt, "ended with its scheduler", None, Reason.INTERRUPTED)
 
-    def _settle(self, job_id: str, attempt: int, ended: str, code: int | None, stopped: Reason | None) -> None:
+    def _settle(
+        self,
+        job_id: str,
+        attempt: int,
+        ended: str,
+        code: int | None,
+        stopped: Reason | None,
+        excess: str | None = None,
+    ) -> None:
         try:
             job = self.store.get(job_id)
             if job.attempt == attempt and job.state.holds_resources:
@@ -340,6 +353,7 @@ class Supervisor:
                     code=code,
                     stopped=stopped,
                     retry=self._retry,
+                    excess=excess,
                 )
                 self._move(job_id, verdict.state, verdict.reason, verdict.detail, attempt=attempt)
                 self._rest(self.store.get(job_id))

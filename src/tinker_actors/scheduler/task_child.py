@@ -53,6 +53,7 @@ class TaskChild:
         self.attempt = attempt
         self.preempted = False
         self.stopping = False
+        self.excess: str | None = None
         self.ended = loop.create_future()
         self._loop = loop
         self._on_ready = on_ready
@@ -115,6 +116,11 @@ class TaskChild:
         with contextlib.suppress(ProcessLookupError):
             self._popen.send_signal(signal.SIGTERM)
         self._killer = self._loop.call_later(grace, self.kill)
+
+    def exceed(self, excess: str) -> None:
+        """End it and its group now, because it holds more than it may."""
+        self.excess = excess
+        self.kill()
 
     def kill(self) -> None:
         """End it and its group now."""

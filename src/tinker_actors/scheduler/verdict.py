@@ -52,7 +52,14 @@ class Verdict:
 
 
 def judge(
-    job: Job, outcome: Outcome | None, *, ended: str, code: int | None, stopped: Reason | None, retry: RetryPolicy
+    job: Job,
+    outcome: Outcome | None,
+    *,
+    ended: str,
+    code: int | None,
+    stopped: Reason | None,
+    retry: RetryPolicy,
+    excess: str | None = None,
 ) -> Verdict:
     """Decide what becomes of a job.
 
@@ -63,11 +70,14 @@ def judge(
         code: Its exit status, negative for a signal; None if it isn't known.
         stopped: Why the scheduler stopped it; None if it didn't.
         retry: How often failed attempts are repeated.
+        excess: By how much it held more memory than it may, in words; None if it didn't.
     """
     if outcome is not None and outcome.succeeded:  # even if it was to be stopped: it was faster
         return Verdict(state=JobState.SUCCEEDED, reason=Reason.FINISHED)
     if job.state is JobState.CANCELLING:
         return Verdict(state=JobState.CANCELLED, reason=Reason.CANCEL_DONE)
+    if outcome is None and excess is not None:  # another attempt would come to the same
+        return Verdict(state=JobState.FAILED, reason=Reason.MEMORY, detail=excess)
     if outcome is None and stopped is not None:
         return Verdict(state=JobState.QUEUED, reason=stopped)
     detail = outcome.detail if outcome is not None else ended
