@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from tinker_actors.actors import Mesh
+from tinker_actors.actors import Mesh, RestartPolicy
 from tinker_actors.errors import ConfigError
 from tinker_actors.gateway.refusals import RefusalError
 from tinker_actors.models import resolve
@@ -123,6 +123,7 @@ class Runtime:
     async def _start(self, served: ServedModel, *, node: int) -> Engines:
         common = {"base_model": served.catalogue_name, "store": str(self.store), "dtype": served.dtype, "node": node}
         suffix = served.name.replace("/", "--")
-        trainer = await self.mesh.spawn(Trainer, name=f"trainer:{suffix}", **common, **served.trainer)
-        sampler = await self.mesh.spawn(Sampler, name=f"sampler:{suffix}", **common, **served.sampler)
+        restart = RestartPolicy.on_failure()  # without what they held, which whoever put it there sees to
+        trainer = await self.mesh.spawn(Trainer, name=f"trainer:{suffix}", restart=restart, **common, **served.trainer)
+        sampler = await self.mesh.spawn(Sampler, name=f"sampler:{suffix}", restart=restart, **common, **served.sampler)
         return Engines(served=served, trainer=trainer, sampler=sampler)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Header, Request
 from starlette.responses import Response
@@ -26,6 +26,10 @@ from tinker_actors.training.contract import AdamParams, ForwardBackwardResult
 router = APIRouter()
 
 HeaderText = Annotated[str, Header()]
+T = TypeVar("T")
+
+_LITTLE = 2**14
+"""Bytes that are read in less time than a thread takes to be woken."""
 
 
 class AdamSettings(Body):
@@ -103,13 +107,20 @@ async def _submitted(
     request: Request, caller: CallerOf, gateway: GatewayOf, encoding: str, read: Callable[[bytes], Batch]
 ) -> Response:
     body = await request.body()
-    batch = await asyncio.to_thread(lambda: read(batches.decompressed(body, encoding)))
+    if encoding:  # a little may become much
+        body = await asyncio.to_thread(batches.decompressed, body, encoding)
+    batch = await _beside(partial(read, body), size=len(body))
     kind = "forward" if batch.forward_only else "forward_backward"
     record = gateway.records.model(caller, batch.model_id)
     if (known := gateway.training.known(caller, batch.model_id, batch.seq_id)) is None:
-        work = await asyncio.to_thread(_work, batch, record.base_model, gateway)
+        work = await _beside(partial(_work, batch, record.base_model, gateway), size=len(body))
         known = gateway.training.submit(caller, batch.model_id, kind, batch.seq_id, work)
     return promise(known, model_id=batch.model_id)
+
+
+async def _beside(work: Callable[[], T], *, size: int) -> T:
+    """Do work over so many bytes: much of it in a thread beside the loop, little of it at once, which costs less."""
+    return work() if size < _LITTLE else await asyncio.to_thread(work)
 
 
 def _work(batch: Batch, base_model: str, gateway: GatewayOf) -> Pass | Action:

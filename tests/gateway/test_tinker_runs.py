@@ -1,0 +1,227 @@
+"""Models in training: what becomes of their commands, together, out of order, and when something ends."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+from tests.gateway.gateways import TINY, gateway_at
+
+from tinker_actors.gateway.gateway import Gateway, create_app
+from tinker_actors.gateway.runtime import Runtime
+from tinker_actors.training import TrainingEngine
+
+
+class Client:
+    """What an early version of the official client sends, one request at a time."""
+
+    def __init__(self, http: httpx.AsyncClient) -> None:
+        self.http = http
+
+    async def post(self, route: str, /, **body: Any) -> dict[str, Any]:
+        answer = await self.http.post(f"/api/v1/{route}", json=body, timeout=60)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    async def result(self, promise: dict[str, Any]) -> dict[str, Any]:
+        return await self.post("retrieve_future", request_id=promise["request_id"])
+
+    async def session(self) -> str:
+        return (await self.post("create_session"))["session_id"]
+
+    async def model(self, session: str, number: int = 0) -> str:
+        lora = {"rank": 4, "seed": number, "train_unembed": False}
+        asked = {"session_id": session, "model_seq_id": number, "base_model": TINY.name, "lora_config": lora}
+        made = await self.result(await self.post("create_model", **asked))
+        assert made["model_id"] == f"{session}:train:{number}"
+        return made["model_id"]
+
+    async def backward(self, model: str, seq_id: int, tokens: Sequence[int] = (1, 5, 9, 7)) -> dict[str, Any]:
+        return await self.post("forward_backward", **batch(model, seq_id, tokens))
+
+    async def step(self, model: str, seq_id: int) -> dict[str, Any]:
+        return await self.post("optim_step", model_id=model, seq_id=seq_id, adam_params={"learning_rate": 1e-2})
+
+
+def batch(model: str, seq_id: int, tokens: Sequence[int], name: str = "forward_backward_input") -> dict[str, Any]:
+    inputs = {"target_tokens": {"data": list(tokens[1:]), "dtype": "int64", "shape": [len(tokens) - 1]}}
+    datum = {
+        "model_input": {"chunks": [{"type": "encoded_text", "tokens": list(tokens[:-1])}]},
+        "loss_fn_inputs": inputs,
+    }
+    return {name: {"data": [datum], "loss_fn": "cross_entropy"}, "model_id": model, "seq_id": seq_id}
+
+
+async def test_passes_of_several_models_run_together_and_give_what_each_gives_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    sizes: list[int] = []
+    many = TrainingEngine.forward_backward_many
+
+    def counted(self: TrainingEngine, batches: Any, **options: Any) -> Any:
+        sizes.append(len(batches))
+        return many(self, batches, **options)
+
+    monkeypatch.setattr(TrainingEngine, "forward_backward_many", counted)
+    async with gateway_at(tmp_path, TINY) as (_, http):
+        client = Client(http)
+        session = await client.session()
+        models = [await client.model(session, number) for number in (*range(4), *range(10, 14))]
+        company, alone = models[:4], models[4:]
+        lines = [(1, 5, 9, 7, number + 3) for number in range(4)]
+
+        async def trained(model: str, line: Sequence[int]) -> list[dict[str, Any]]:
+            promises = [await client.backward(model, 1, line), await client.step(model, 2)]
+            promises += [await client.backward(model, 3, line), await client.step(model, 4)]
+            return [await client.result(promise) for promise in promises]
+
+        together = await asyncio.gather(*map(trained, company, lines))
+        assert max(sizes) > 1
+        sizes.clear()
+        for model, line, found in zip(alone, lines, together, strict=True):
+            one = await client.post("create_model", **_like(model, session))
+            assert found == await trained((await client.result(one))["model_id"], line)
+        assert set(sizes) == {1}
+
+
+def _like(model: str, session: str) -> dict[str, Any]:
+    """A model with the seed of its counterpart in company."""
+    number = int(model.rpartition(":")[2])
+    lora = {"rank": 4, "seed": number - 10, "train_unembed": False}
+    return {"session_id": session, "model_seq_id": number + 10, "base_model": TINY.name, "lora_config": lora}
+
+
+async def test_a_batch_that_is_refused_spoils_nobody_elses(tmp_path: Path):
+    async with gateway_at(tmp_path, TINY) as (_, http):
+        client = Client(http)
+        session = await client.session()
+        first, second = await client.model(session, 0), await client.model(session, 1)
+        wrong, right = await asyncio.gather(client.backward(first, 1, (1, 9_999)), client.backward(second, 1))
+        refused = await client.result(wrong)
+        assert (refused["category"], "token 9999" in refused["error"]) == ("user", True)
+        assert (await client.result(right))["metrics"]["datums:sum"] == 1
+
+
+async def test_commands_run_in_their_order_and_once(tmp_path: Path):
+    async with gateway_at(tmp_path, TINY) as (_, http):
+        client = Client(http)
+        model = await client.model(await client.session())
+        stepped = await client.step(model, 3)
+        second = await client.backward(model, 2)
+        again = await client.backward(model, 2)
+        assert again["request_id"] == second["request_id"]
+        first = await client.backward(model, 1)
+        assert (await client.result(stepped))["metrics"]["step:max"] == 1
+        assert (await client.step(model, 3))["request_id"] == stepped["request_id"]
+        norm = (await client.result(stepped))["metrics"]["grad_norm:mean"]
+        other = await client.model(await client.session())
+        for seq_id in (1, 2):
+            await client.backward(other, seq_id)
+        assert (await client.result(await client.step(other, 3)))["metrics"]["grad_norm:mean"] == norm
+        assert (await client.result(first))["metrics"]["loss:sum"] > 0
+
+
+async def test_early_clients_are_answered_in_json_and_may_look_without_gradients(tmp_path: Path):
+    async with gateway_at(tmp_path, TINY) as (_, http):
+        client = Client(http)
+        model = await client.model(await client.session())
+        looked = await client.result(
+            await client.post("forward", **batch(model, 1, (1, 5, 9, 7), name="forward_input"))
+        )
+        passed = await client.result(await client.backward(model, 2))
+        assert looked == passed
+        assert passed["loss_fn_outputs"][0]["logprobs"]["shape"] == [3]
+        refused = await client.result(await client.step(await client.model(await client.session()), 1))
+        assert "no gradients" in refused["error"]
+
+
+async def test_a_model_goes_with_its_session(tmp_path: Path):
+    async with gateway_at(tmp_path, TINY) as (gateway, http):
+        client = Client(http)
+        session = await client.session()
+        model = await client.model(session)
+        path = (await client.result(await client.post("save_weights", model_id=model, seq_id=1, path="a")))["path"]
+        trainer = gateway.runtime.engines_of(TINY.name).trainer
+        assert [policy.policy_id for policy in await trainer.policies()] == [model]
+        await client.post(f"sessions/{session}/finish", reason={"type": "success"})
+        assert await trainer.policies() == ()
+        late = await client.result(await client.backward(model, 2))
+        assert late["category"] == "user"
+        assert late["error"].endswith(f"create a training client from its last checkpoint, {path}")
+        other = await client.session()
+        loaded = await client.post("load_weights", session_id=other, model_seq_id=0, path=path, optimizer=True)
+        assert (await client.result(loaded))["model_id"] == f"{other}:train:0"
+
+
+async def test_a_session_that_nothing_is_heard_of_expires(tmp_path: Path):
+    async with gateway_at(tmp_path, TINY) as (gateway, http):
+        client = Client(http)
+        quiet, lively = await client.session(), await client.session()
+        models = [await client.model(quiet), await client.model(lively)]
+        gateway.records.sessions.update(quiet, seen_at=time.time() - 7200)
+        await gateway.training.look()
+        found = await gateway.runtime.engines_of(TINY.name).trainer.policies()
+        assert [policy.policy_id for policy in found] == models[1:]
+        ended = await http.post("/api/v1/session_heartbeat", json={"session_id": quiet})
+        assert (ended.status_code, "expired" in ended.text) == (410, True)
+
+
+async def test_commands_do_not_wait_for_ever_for_one_that_never_comes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    async with gateway_at(tmp_path, TINY) as (gateway, http):
+        client = Client(http)
+        model = await client.model(await client.session())
+        held = await client.backward(model, 2)
+        now = time.monotonic()
+        await gateway.training.look()
+        monkeypatch.setattr(time, "monotonic", lambda: now + 601)
+        await gateway.training.look()
+        lost = await client.result(held)
+        assert lost == {"error": "the model's command with seq_id 1 never came", "category": "user"}
+        assert (await client.result(await client.backward(model, 3)))["metrics"]
+
+
+async def test_a_checkpoint_is_put_into_a_model_that_was_just_made_and_no_other(tmp_path: Path):
+    async with gateway_at(tmp_path, TINY) as (_, http):
+        client = Client(http)
+        session = await client.session()
+        model = await client.model(session)
+        for seq_id in (1, 3):
+            await client.backward(model, seq_id)
+            await client.step(model, seq_id + 1)
+        path = (await client.result(await client.post("save_weights", model_id=model, seq_id=5, path="a")))["path"]
+        expected = await client.result(await client.backward(model, 6))
+        fresh = await client.model(session, 1)
+        asked = {"model_id": fresh, "path": path, "optimizer": True}
+        assert (await client.result(await client.post("load_weights", seq_id=1, **asked)))["path"] == path
+        assert await client.result(await client.backward(fresh, 2)) == expected
+        again = await client.result(await client.post("load_weights", seq_id=3, **asked))
+        assert "only permitted as a model's first command" in again["error"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+async def test_when_the_engine_dies_its_commands_fail_and_its_models_go_on_from_checkpoints(tmp_path: Path):
+    async with Runtime(tmp_path, [TINY]) as runtime, Gateway(runtime=runtime) as gateway:
+        transport = httpx.ASGITransport(create_app(gateway))
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as http:
+            client = Client(http)
+            session = await client.session()
+            saved, unsaved = await client.model(session, 0), await client.model(session, 1)
+            path = (await client.result(await client.post("save_weights", model_id=saved, seq_id=1, path="a")))["path"]
+            expected = await client.result(await client.backward(saved, 2))
+            (engine,) = psutil.Process().children()
+            engine.kill()
+            lost = await client.result(await client.backward(saved, 3))
+            assert lost["category"] == "server"
+            assert lost["error"].endswith(f"create a training client from its last checkpoint, {path}")
+            other = await client.result(await client.step(unsaved, 1))
+            assert (other["category"], "it had saved no checkpoint" in other["error"]) == ("server", True)
+            resumed = await client.post("load_weights", session_id=session, model_seq_id=2, path=path, optimizer=True)
+            model = (await client.result(resumed))["model_id"]
+            assert await client.result(await client.backward(model, 1)) == expected
