@@ -96,11 +96,14 @@ async def test_models_that_train_at_once_share_passes_and_get_the_bits_that_they
     async with ServiceClient.local(SERVED, root=tmp_path / "together") as service:
         together = await asyncio.gather(*(trained(service, seed, data) for seed, data in enumerate(batches)))
         wrong = LossConfig(name="ppo")  # a batch of weights is not for it
-        training = await service.create_lora_training_client("tiny-llama", rank=2, seed=1)
-        others = [trained(service, seed, data) for seed, data in enumerate(batches)]
-        outcomes = await asyncio.gather(training.forward_backward(DATA, wrong), *others, return_exceptions=True)
+        models = [await service.create_lora_training_client("tiny-llama", rank=2, seed=seed) for seed in range(4)]
+        passes = [models[3].forward_backward(DATA, wrong)]
+        passes += [
+            model.forward_backward(data, "cross_entropy") for model, data in zip(models[:3], batches, strict=True)
+        ]
+        outcomes = await asyncio.gather(*passes, return_exceptions=True)
         assert isinstance(outcomes[0], TinkerActorsError)
-        assert outcomes[1:] == together
+        assert outcomes[1:] == [seen[0] for seen in together]
     for seed, data in enumerate(batches):
         async with ServiceClient.local(SERVED, root=tmp_path / f"alone {seed}") as service:
             assert await trained(service, seed, data) == together[seed]

@@ -123,8 +123,10 @@ async def test_a_required_call_is_made_and_a_named_one_is_the_named(served, name
     assert call.function.name in names
     assert json.loads(call.function.arguments)["a"] in (1, 2)
     async with api.chat.completions.stream(**fields, tool_choice=choice, seed=2) as events:
-        final = (await events.get_final_completion()).choices[0].message.tool_calls[0].function
-    assert (final.name, final.arguments) == (call.function.name, call.function.arguments)
+        final = (await events.get_final_completion()).choices[0].message
+    assert not final.content  # nothing of the call's markup is told as text
+    told = final.tool_calls[0].function
+    assert (told.name, told.arguments) == (call.function.name, call.function.arguments)
 
 
 async def test_json_that_fits_a_schema_is_what_is_said(served):
