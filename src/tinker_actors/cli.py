@@ -1,7 +1,8 @@
-"""The command line: `tinker-actors run | sample | play | rollouts | models | policies | environments | ps | top | ...`.
+"""The command line: `tinker-actors run | sample | play | rollouts | models | policies | serve | submit | jobs | ...`.
 
-Exit codes: 0 done, 1 something failed while it ran (with a traceback), 2 the command or its configuration can't work
-(one line, no traceback), 130 and 143 stopped by SIGINT and SIGTERM.
+Exit codes: 0 done, 1 something failed while it ran (with a traceback), or a job that was followed did, 2 the command or
+its configuration can't work (one line, no traceback), 130 and 143 stopped by SIGINT and SIGTERM; `serve`, which has no
+other end, returns 0 once it has ended properly.
 """
 
 from __future__ import annotations

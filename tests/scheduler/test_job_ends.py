@@ -25,7 +25,7 @@ async def test_a_crash_is_seen_in_the_turn_of_the_loop_in_which_it_is_known(tmp_
         job = supervisor.submit(request("hold"))
         pid = await running(supervisor, job)
         os.kill(pid, signal.SIGKILL)
-        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)  # the loop stands still meanwhile
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)  # noqa: ASYNC222 - the loop stands still meanwhile
         for _ in range(3):  # no timer runs out in these
             await asyncio.sleep(0)
         ended = supervisor.store.get(job.id)
