@@ -75,6 +75,15 @@ class Checkpoints:
         if base_model in self._served:
             await self._serving.forget(base_model, handle)
 
+    async def end_session(self, session_id: str) -> None:
+        """Delete weights that were saved for a session's samplers alone; the session has ended."""
+        for sampler in self._records.samplers.where("session_id = ? AND path IS NULL AND handle != ''", session_id):
+            self._records.samplers.update(sampler.sampler_id, handle=None)
+            await self.discard(sampler.handle or "", sampler.base_model)
+        for model in self._records.models.where("session_id = ? AND inflight != ''", session_id):
+            self._records.models.update(model.model_id, inflight=None)
+            await self.discard(model.inflight or "", model.base_model)
+
     @asynccontextmanager
     async def expiring(self) -> AsyncIterator[None]:
         """Delete what expires, when it does, as long as the block lasts."""

@@ -106,7 +106,7 @@ class Gateway:
             self.checkpoints = Checkpoints(self.runtime, self.records, self.serving)
             await stack.enter_async_context(self.checkpoints.expiring())
             stack.push_async_callback(self.futures.close)
-            self.training = TrainingRuns(self.runtime, self.records, self.futures)
+            self.training = TrainingRuns(self.runtime, self.records, self.futures, ended=self.checkpoints.end_session)
             await stack.enter_async_context(self.training.running())
             self._stack = stack.pop_all()
         return self

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 from tinker_actors.errors import TinkerActorsError
 from tinker_actors.gateway.caller import Caller
@@ -31,6 +31,7 @@ class TrainingRuns:
         runtime: The trainers.
         records: What is remembered of models and sessions.
         futures: Where answers go.
+        ended: Told of each session that has ended, once its models are free.
         session_life: Seconds without a word of its client after which a session ends, and its models with it.
         patience: Seconds that commands wait for one that should have come before them.
     """
@@ -41,11 +42,12 @@ class TrainingRuns:
         records: Records,
         futures: Futures,
         *,
+        ended: Callable[[str], Awaitable[None]],
         session_life: float = 1800.0,
         patience: float = 600.0,
     ) -> None:
         self._runtime, self._records, self._futures = runtime, records, futures
-        self._session_life, self._patience = session_life, patience
+        self._session_life, self._patience, self._ended = session_life, patience, ended
         self._executors = {
             name: Executor(engines.trainer, futures, self._lost) for name, engines in runtime.engines.items()
         }
@@ -135,6 +137,7 @@ class TrainingRuns:
         for executor in self._executors.values():
             for live in [live for live in executor.models.values() if live.session_id == session_id]:
                 await self._free(executor, live)
+        await self._ended(session_id)
 
     def _find(self, caller: Caller, model_id: str) -> tuple[Executor, LiveModel] | None:
         for executor in self._executors.values():
@@ -206,6 +209,7 @@ class TrainingRuns:
         now = time.time()
         for session in self._records.sessions.where("ended_at IS NULL AND seen_at < ?", now - self._session_life):
             self._records.sessions.update(session.session_id, ended_at=now, ended="expired")
+            await self.end_session(session.session_id)
         for executor in self._executors.values():
             for live in list(executor.models.values()):
                 self._skip_gap(live)

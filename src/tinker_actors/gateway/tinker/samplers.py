@@ -112,9 +112,12 @@ def snapshot_of(sampler: SamplerRecord, caller: Caller, gateway: Gateway) -> str
     """
     if sampler.kind == "base":
         return None
-    if sampler.kind == "inflight":
-        model = gateway.records.models.get(sampler.model_id or "")
-        if model is None or model.inflight is None:
-            raise RefusalError(404, f"{sampler.model_id} has no weights to sample from", code="not_found")
-        return model.inflight
-    return sampler.handle if sampler.path is None else gateway.records.checkpoint(caller, sampler.path).handle
+    if sampler.path is not None:
+        return gateway.records.checkpoint(caller, sampler.path).handle
+    handle = sampler.handle
+    if sampler.kind == "inflight" and (model := gateway.records.models.get(sampler.model_id or "")) is not None:
+        handle = model.inflight
+    if handle is None:
+        detail = f"the weights of sampling session {sampler.sampler_id!r} went with the session that saved them"
+        raise RefusalError(404, detail, code="session_ended")
+    return handle

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import secrets
 import time
 from pathlib import Path
@@ -13,10 +12,11 @@ from fastapi import APIRouter
 from pydantic import Field
 from starlette.responses import Response
 
-from tinker_actors.errors import ConfigError, PolicyError, TinkerActorsError
+from tinker_actors.errors import ConfigError, PolicyError
 from tinker_actors.gateway.caller import CallerOf, needs
 from tinker_actors.gateway.futures import Answer
 from tinker_actors.gateway.record_kinds import CheckpointKind, CheckpointRecord, ModelRecord, SamplerRecord
+from tinker_actors.gateway.tinker.checkpoints import expiry
 from tinker_actors.gateway.tinker.shared import Body, GatewayOf, promise
 from tinker_actors.policies import SnapshotStore
 from tinker_actors.policies.handles import check_name
@@ -77,9 +77,9 @@ async def save_weights(body: SaveWeights, caller: CallerOf, gateway: GatewayOf) 
             raise PolicyError(f"{path} exists; choose another name, or overwrite it")
         stored = name if before is None else f"{name[:100]}.{secrets.token_hex(4)}"
         handle = await trainer.save(record.model_id, stored)
-        await _keep(gateway, record, "training", path, handle, body)
+        await _keep(gateway, record, "training", path, handle, body, caller.key)
         if before is not None:
-            await _discard(gateway, before.handle)
+            await gateway.checkpoints.discard(before.handle, before.base_model)
         return Answer.of({"type": "save_weights", "path": path})
 
     return promise(gateway.training.submit(caller, body.model_id, "save_weights", body.seq_id, save))
@@ -96,7 +96,7 @@ async def save_weights_for_sampler(body: SaveForSampler, caller: CallerOf, gatew
         if body.path is not None:
             path = _new_path(gateway, record, "sampler", body.path)
             handle = (await trainer.publish(record.model_id)).handle
-            await _keep(gateway, record, "sampler", path, handle, body)
+            await _keep(gateway, record, "sampler", path, handle, body, caller.key)
             return Answer.of({**answer, "path": path})
         if body.sampling_session_seq_id is None:
             raise ConfigError("path or sampling_session_seq_id is needed: a name, or a sampling session")
@@ -133,7 +133,7 @@ async def save_weights_external(body: SaveExternal, caller: CallerOf, gateway: G
             raise ConfigError("age_encryption_recipients is set; weights are not encrypted here, so leave it out")
         path = _new_path(gateway, record, "external", body.path)
         handle = (await trainer.publish(record.model_id)).handle
-        await _keep(gateway, record, "external", path, handle, body)
+        await _keep(gateway, record, "external", path, handle, body, caller.key)
         return Answer.of({"type": "save_weights_external", "path": path})
 
     return promise(gateway.training.submit(caller, body.model_id, "save_weights_external", body.seq_id, save))
@@ -157,11 +157,12 @@ async def _keep(
     path: str,
     handle: str,
     asked: SaveWeights | SaveForSampler | SaveExternal,
+    key: str,
 ) -> None:
-    """Remember a checkpoint."""
-    now = time.time()
+    """Remember a checkpoint, saved by whoever has this API key."""
+    now, expires_at = time.time(), expiry(asked.ttl_seconds)
     present = gateway.records.models.get(model.model_id) or model  # its rank may be a loaded checkpoint's
-    gateway.records.checkpoints.put(
+    gateway.checkpoints.put(
         CheckpointRecord(
             path=path,
             tenant=model.tenant,
@@ -172,10 +173,12 @@ async def _keep(
             rank=present.rank,
             created_at=now,
             size=await asyncio.to_thread(_size, gateway.runtime.store, handle),
-            expires_at=None if asked.ttl_seconds is None else now + asked.ttl_seconds,
+            expires_at=expires_at,
             user_metadata=(None if isinstance(asked, SaveExternal) else asked.user_metadata) or {},
         )
     )
+    gateway.accounts.used(model.tenant, model.session_id, model.base_model, {"checkpoints": 1})
+    gateway.accounts.note(model.tenant, "checkpoint_create", path=path, key=key)
 
 
 def _size(store: Path, handle: str) -> int:
@@ -188,10 +191,4 @@ async def _set_inflight(gateway: GatewayOf, model_id: str, handle: str) -> None:
     present = gateway.records.models.get(model_id)
     gateway.records.models.update(model_id, inflight=handle)
     if present is not None and present.inflight is not None:
-        await gateway.serving.forget(present.base_model, present.inflight)
-        await _discard(gateway, present.inflight)
-
-
-async def _discard(gateway: GatewayOf, handle: str) -> None:
-    with contextlib.suppress(TinkerActorsError):  # it is gone, or pinned
-        await asyncio.to_thread(SnapshotStore(gateway.runtime.store).delete, handle)
+        await gateway.checkpoints.discard(present.inflight, present.base_model)

@@ -13,6 +13,7 @@ from starlette.responses import Response
 from tinker_actors.errors import ConfigError, TinkerActorsError
 from tinker_actors.gateway.caller import CallerOf, needs
 from tinker_actors.gateway.futures import Answer
+from tinker_actors.gateway.record_kinds import ModelRecord
 from tinker_actors.gateway.tinker import batches
 from tinker_actors.gateway.tinker.batches import Batch
 from tinker_actors.gateway.tinker.commands import Action, Pass
@@ -113,7 +114,7 @@ async def _submitted(
     kind = "forward" if batch.forward_only else "forward_backward"
     record = gateway.records.model(caller, batch.model_id)
     if (known := gateway.training.known(caller, batch.model_id, batch.seq_id)) is None:
-        work = await _beside(partial(_work, batch, record.base_model, gateway), size=len(body))
+        work = await _beside(partial(_work, batch, record, gateway), size=len(body))
         known = gateway.training.submit(caller, batch.model_id, kind, batch.seq_id, work)
     return promise(known, model_id=batch.model_id)
 
@@ -123,16 +124,21 @@ async def _beside(work: Callable[[], T], *, size: int) -> T:
     return work() if size < _LITTLE else await asyncio.to_thread(work)
 
 
-def _work(batch: Batch, base_model: str, gateway: GatewayOf) -> Pass | Action:
+def _work(batch: Batch, record: ModelRecord, gateway: GatewayOf) -> Pass | Action:
     """What a batch asks for. If it can't be read, a command that says so: those after it have their turn."""
-    engines = gateway.runtime.engines_of(base_model)
+    engines = gateway.runtime.engines_of(record.base_model)
     try:
         loss = loss_of(batch.loss, batch.settings, surrogate=gateway.stable_reinforce)
         rows = batch.rows(load_tokenizer(engines.served.catalogue_name).images)
         datums = datums_of(rows, loss)
     except TinkerActorsError as error:
         return partial(_refuse, error)
-    answer = partial(answer_of, rows=rows, loss=loss)
+    tokens = sum(map(len, datums))
+
+    def answer(result: ForwardBackwardResult) -> Answer:
+        gateway.accounts.used(record.tenant, record.session_id, record.base_model, {"trained": tokens})
+        return answer_of(result, rows=rows, loss=loss)
+
     if batch.forward_only:
         look = partial(engines.trainer.forward, batch.model_id, datums, loss.config, every_target=True)
         return partial(_look, look, answer)
