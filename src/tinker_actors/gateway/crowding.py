@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter, deque
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 from tinker_actors.gateway.refusals import RefusalError
 
@@ -15,7 +14,7 @@ _LONGEST = 30
 
 
 class Crowding:
-    """Counts what is under way by model and by tenant.
+    """Counts what is under way, by model and by tenant.
 
     Args:
         of_model: Samples that may be under way at a model's sampler.
@@ -30,8 +29,11 @@ class Crowding:
         self._held = 0
         self._ended: deque[tuple[float, int]] = deque(maxlen=_RECENT)
 
-    def enter(self, model: str, tenant: str, *, samples: int, tokens: int) -> None:
-        """Count a request in; `leave` counts it out.
+    def enter(self, model: str, tenant: str, *, samples: int, tokens: int) -> Callable[[], None]:
+        """Count a request in.
+
+        Returns:
+            What counts it out again; more than once does no more.
 
         Raises:
             RefusalError: With 429 and `Retry-After`: too much is under way. With 400: it would never be let in.
@@ -50,24 +52,16 @@ class Crowding:
         self._models[model] += samples
         self._tenants[model, tenant] += samples
         self._held += tokens
+        inside = [(model, tenant, samples, tokens)]
+        return lambda: self._leave(*inside.pop()) if inside else None
 
-    def leave(self, model: str, tenant: str, *, samples: int, tokens: int) -> None:
-        """Count a request out that `enter` counted in."""
+    def _leave(self, model: str, tenant: str, samples: int, tokens: int) -> None:
         self._models[model] -= samples
         self._tenants[model, tenant] -= samples
         if not self._tenants[model, tenant]:
             del self._tenants[model, tenant]
         self._held -= tokens
         self._ended.append((time.monotonic(), samples))
-
-    @contextmanager
-    def within(self, model: str, tenant: str, *, samples: int, tokens: int) -> Iterator[None]:
-        """Count a request in as long as the block lasts; errors as of `enter`."""
-        self.enter(model, tenant, samples=samples, tokens=tokens)
-        try:
-            yield
-        finally:
-            self.leave(model, tenant, samples=samples, tokens=tokens)
 
     def under_way(self, model: str) -> int:
         """Samples under way at a model's sampler."""

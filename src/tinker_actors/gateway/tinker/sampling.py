@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -111,13 +112,17 @@ class _Asked:
         handle = snapshot_of(sampler, self.caller, gateway)
         ready = None if body.prompt.has_images else self._request(*read_text(body.prompt))
         held = sum(len(part.tokens) for part in body.prompt.chunks if isinstance(part, TextPart))
-        crowd = {"samples": max(1, body.num_samples), "tokens": held}
-        gateway.crowding.enter(sampler.base_model, self.caller.tenant, **crowd)
-        future = gateway.futures.start(self.caller.tenant, "sample", self._answer(handle, ready))
+        leave = gateway.crowding.enter(sampler.base_model, self.caller.tenant, samples=body.num_samples, tokens=held)
+        future = gateway.futures.start(self.caller.tenant, "sample", self._within(leave, handle, ready))
         assert future.task is not None
-        leave = gateway.crowding.leave
-        future.task.add_done_callback(lambda _: leave(sampler.base_model, self.caller.tenant, **crowd))
+        future.task.add_done_callback(lambda _: leave())  # also if it is cancelled before it begins
         return future
+
+    async def _within(self, leave: Callable[[], None], handle: str | None, ready: SamplingRequest | None) -> Answer:
+        try:
+            return await self._answer(handle, ready)
+        finally:
+            leave()  # before its client hears of the answer, and asks for more
 
     async def _answer(self, handle: str | None, ready: SamplingRequest | None) -> Answer:
         engines = self.gateway.runtime.engines_of(self.sampler.base_model)
