@@ -44,11 +44,11 @@ class Crowding:
         if tokens > self._tokens:
             raise RefusalError(400, f"the prompt has {tokens} tokens; at most {self._tokens} can be", code="too_many")
         if self._tenants[model, tenant] + samples > self._of_tenant:
-            raise self._full(f"the tenant has {self._tenants[model, tenant]} samples under way at {model}", samples)
+            raise self._full(f"the tenant has {self._tenants[model, tenant]} samples under way at {model}, and {self._of_tenant} may be", samples)
         if self._models[model] + samples > self._of_model:
-            raise self._full(f"{model} has {self._models[model]} samples under way", samples)
+            raise self._full(f"{model} has as many samples under way as its sampler takes", samples)
         if self._held + tokens > self._tokens:
-            raise self._full(f"requests under way hold {self._held} prompt tokens", samples)
+            raise self._full("requests under way hold as many prompt tokens as the service takes", samples)
         self._models[model] += samples
         self._tenants[model, tenant] += samples
         self._held += tokens
@@ -71,7 +71,7 @@ class Crowding:
         seconds = self._seconds_for(samples)
         return RefusalError(
             429,
-            f"{what}, which is too much; ask again in {seconds} s",
+            f"{what}; ask again in {seconds} s",
             code="overloaded",
             headers={"Retry-After": str(seconds)},
         )
