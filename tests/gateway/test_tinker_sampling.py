@@ -232,7 +232,7 @@ async def test_a_session_tells_what_is_done_once_to_each_cursor(client: Wire):
     target = {"type": "sampling_session", "sampling_session_id": sampler, "cloned_sampler_id": 0}
     promised = (await client.ask(sampler, sampling_params={"max_tokens": 1})).json()["request_id"]
     await client.fetch(promised)
-    before = (await client.post("retrieve_futures", target=target, prev_cursor=0, timeout=0)).json()
+    before = (await client.post("retrieve_futures", target=target, prev_cursor=0)).json()
     assert [entry["request_id"] for entry in before["completions"]] == [promised]
     assert before["completions"][0]["response_payload_uncompressed_size"] > 0
     waiting = asyncio.create_task(client.post("retrieve_futures", target=target, prev_cursor=before["cursor"]))
@@ -245,7 +245,7 @@ async def test_a_session_tells_what_is_done_once_to_each_cursor(client: Wire):
     assert (await client.post("retrieve_futures", **seen)).json() == {"completions": [], "cursor": after["cursor"]}
     assert (await client.post("retrieve_future", request_id=promised)).status_code == 410
     clone = target | {"cloned_sampler_id": 1}
-    of_clone = (await client.post("retrieve_futures", target=clone, timeout=0)).json()["completions"]
+    of_clone = (await client.post("retrieve_futures", target=clone)).json()["completions"]
     assert [entry["request_id"] for entry in of_clone] == [elsewhere]
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from tinker_actors.gateway.refusals import RefusalError
 
@@ -44,7 +45,10 @@ class Crowding:
         if tokens > self._tokens:
             raise RefusalError(400, f"the prompt has {tokens} tokens; at most {self._tokens} can be", code="too_many")
         if self._tenants[model, tenant] + samples > self._of_tenant:
-            raise self._full(f"the tenant has {self._tenants[model, tenant]} samples under way at {model}, and {self._of_tenant} may be", samples)
+            raise self._full(
+                f"the tenant has {self._tenants[model, tenant]} samples under way at {model}, and {self._of_tenant} may be",
+                samples,
+            )
         if self._models[model] + samples > self._of_model:
             raise self._full(f"{model} has as many samples under way as its sampler takes", samples)
         if self._held + tokens > self._tokens:
@@ -62,6 +66,15 @@ class Crowding:
             del self._tenants[model, tenant]
         self._held -= tokens
         self._ended.append((time.monotonic(), samples))
+
+    @contextmanager
+    def within(self, model: str, tenant: str, *, samples: int, tokens: int) -> Iterator[None]:
+        """Count a request in as long as the block lasts; errors as of `enter`."""
+        leave = self.enter(model, tenant, samples=samples, tokens=tokens)
+        try:
+            yield
+        finally:
+            leave()
 
     def under_way(self, model: str) -> int:
         """Samples under way at a model's sampler."""

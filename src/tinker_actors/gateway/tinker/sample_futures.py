@@ -7,7 +7,7 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Mapping
 from typing import Any
-from weakref import WeakValueDictionary
+from weakref import WeakSet, WeakValueDictionary
 
 from tinker_actors.gateway.futures import Future
 
@@ -26,6 +26,7 @@ class SampleFutures:
 
     def __init__(self) -> None:
         self._futures: WeakValueDictionary[tuple[str, int], Future] = WeakValueDictionary()
+        self._done: WeakSet[Future] = WeakSet()
         self._logs: OrderedDict[tuple[str, int], _Log] = OrderedDict()
 
     def find(self, sampler_id: str, seq_id: int) -> Future | None:
@@ -36,7 +37,7 @@ class SampleFutures:
         """Remember the future of a request; its task has just begun."""
         self._futures[sampler_id, seq_id] = future
         assert future.task is not None
-        future.task.add_done_callback(lambda _: self._done(sampler_id, seq_id, future))
+        future.task.add_done_callback(lambda _: self._end(sampler_id, seq_id, future))
 
     async def completions(self, sampler_id: str, clone: int, cursor: int, timeout: float) -> Mapping[str, Any]:
         """What of a session's clone is done since a cursor.
@@ -55,14 +56,15 @@ class SampleFutures:
         if key not in self._logs:
             self._logs[key] = log = _Log()
             for (sampler, seq_id), future in sorted(self._futures.items(), key=lambda entry: entry[0]):
-                if (sampler, seq_id // CLONE) == key and future.answer is not None:
+                if (sampler, seq_id // CLONE) == key and future in self._done:
                     log.add(future)
             while len(self._logs) > _MOST_LOGS:
                 self._logs.popitem(last=False)
         self._logs.move_to_end(key)
         return self._logs[key]
 
-    def _done(self, sampler_id: str, seq_id: int, future: Future) -> None:
+    def _end(self, sampler_id: str, seq_id: int, future: Future) -> None:
+        self._done.add(future)
         log = self._logs.get((sampler_id, seq_id // CLONE))
         if log is not None:
             log.add(future)
