@@ -45,10 +45,8 @@ class Crowding:
         if tokens > self._tokens:
             raise RefusalError(400, f"the prompt has {tokens} tokens; at most {self._tokens} can be", code="too_many")
         if self._tenants[model, tenant] + samples > self._of_tenant:
-            raise self._full(
-                f"the tenant has {self._tenants[model, tenant]} samples under way at {model}, and {self._of_tenant} may be",
-                samples,
-            )
+            under_way = self._tenants[model, tenant]
+            raise self._full(f"the tenant has {under_way} samples under way, of {self._of_tenant} at most", samples)
         if self._models[model] + samples > self._of_model:
             raise self._full(f"{model} has as many samples under way as its sampler takes", samples)
         if self._held + tokens > self._tokens:
