@@ -138,3 +138,20 @@ async def test_an_asker_that_goes_while_its_snapshot_loads_leaves_no_use_behind(
     await asyncio.wait([impatient])
     await use(b)
     assert await served(runtime) == {b}
+
+
+async def test_what_a_sampler_lost_with_its_process_is_loaded_again_for_the_next_asker(runtime: Runtime):
+    serving = Serving(runtime)
+    one, other = await publish(runtime, "p", 2)
+    sampler = runtime.engines_of(MODEL).sampler
+    for handle in (one, other):
+        async with serving.loaded(MODEL, handle):
+            pass
+    await sampler.refresh([])  # as one that was started again has it
+    request = SamplingRequest(prompt=(5,), snapshot=one, params=SamplingParams(max_tokens=1))
+    with pytest.raises(UnknownPolicyError):
+        async with serving.loaded(MODEL, one):
+            await sampler.sample(request)
+    for handle in (one, other):  # both were lost
+        async with serving.loaded(MODEL, handle):
+            assert handle in await served(runtime)

@@ -197,6 +197,18 @@ def usage(gateway: Any) -> Counter[str]:
     return counts
 
 
+async def test_a_sampler_that_was_started_again_serves_as_before(served):
+    gateway, api = served
+    fields = {"model": MODEL, "messages": HELLO, "max_tokens": 6, "seed": 8, "extra_body": IDS}
+    before = (await api.chat.completions.create(**fields)).choices[0].token_ids
+    await gateway.runtime.engines_of(MODEL).sampler.refresh([])  # it holds nothing then
+    assert (await api.chat.completions.create(**fields)).choices[0].token_ids == before
+    await gateway.runtime.engines_of(MODEL).sampler.refresh([])
+    stream = await api.chat.completions.create(**fields, stream=True)
+    told = [token async for chunk in stream for token in getattr(chunk.choices[0], "token_ids", ())]
+    assert told == before
+
+
 async def test_what_is_full_says_when_to_ask_again(tmp_path):
     async with served_at(tmp_path, replace(TINY, sampler={**TINY.sampler, "max_waiting": 1, "max_batch": 1})) as (
         _,

@@ -44,7 +44,8 @@ class Serving:
             handle: A snapshot of it; None for the base model itself, as a policy whose adapter changes nothing.
 
         Yields:
-            The handle for `SamplingRequest.snapshot`.
+            The handle for `SamplingRequest.snapshot`. A sampler that doesn't know it has lost what it held with its
+            process: an `UnknownPolicyError` that the block raises makes the next asker load it again.
 
         Raises:
             RefusalError: The base model isn't served.
@@ -55,6 +56,9 @@ class Serving:
         place = await shelf.take(await shelf.base() if handle is None else handle)
         try:
             yield place.handle
+        except UnknownPolicyError:  # the sampler was started again since: asking once more loads it
+            shelf.lost(place)
+            raise
         finally:
             place.users -= 1
 
@@ -107,6 +111,12 @@ class _Shelf:
             place.users -= 1
             raise
         return place
+
+    def lost(self, place: _Place) -> None:
+        """Take for lost all that was loaded by the time that this was."""
+        if self.places.get(place.handle) is place:
+            self.places = {handle: other for handle, other in self.places.items() if not other.loaded.done()}
+            self._leaving.clear()
 
     async def base(self) -> str:
         """Handle of a snapshot whose adapter changes nothing."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -25,14 +25,14 @@ from tinker_actors.environments.openai.messages import gone_on
 from tinker_actors.environments.openai.speech import Telling, choices_of, sampled, shown_prompt
 from tinker_actors.environments.openai.tools import CallReader, tools_of
 from tinker_actors.environments.policy_agent import stops_of
-from tinker_actors.errors import ModelError, PolicyError
+from tinker_actors.errors import ModelError, PolicyError, UnknownPolicyError
 from tinker_actors.gateway.caller import Caller
 from tinker_actors.gateway.openai.names import Target, target_of
 from tinker_actors.gateway.openai.speakers import Speaker
 from tinker_actors.gateway.record_kinds import UsageKind
 from tinker_actors.gateway.refusals import RefusalError
 from tinker_actors.models.tokenizer import Tokenizer
-from tinker_actors.sampling.requests import SamplingParams, SamplingReply, SamplingRequest
+from tinker_actors.sampling.requests import SampledToken, SamplingParams, SamplingReply, SamplingRequest
 from tinker_actors.sampling.scoring import PromptScoring
 
 if TYPE_CHECKING:
@@ -156,33 +156,42 @@ class Answering:
     ) -> Answered:
         begun = begun or Begun(id=secrets.token_hex(12), model=target.name, prompt=prompt.tokens)
         telling = tell and Telling(begun, tell, tokenizer=tokenizer, params=params, reader=reader, wanted=wanted)
-        sampler = self._gateway.runtime.engines_of(target.base_model).sampler
-        async with self._let_in(target, samples=wanted.n, tokens=len(prompt)) as snapshot:
-            request = SamplingRequest(
-                prompt=prompt.tokens,
-                images=prompt.images,
-                snapshot=snapshot,
-                params=params,
-                num_samples=wanted.n,
-                prompt_logprobs=wanted.prompt_logprobs is not None,
-                scoring=PromptScoring(tops=wanted.prompt_logprobs or 0),
-                job=self._caller.tenant,
-            )
-            reply = await sampled(sampler, request, telling and telling.drawn)
+        request = SamplingRequest(
+            prompt=prompt.tokens,
+            images=prompt.images,
+            snapshot=target.name,
+            params=params,
+            num_samples=wanted.n,
+            prompt_logprobs=wanted.prompt_logprobs is not None,
+            scoring=PromptScoring(tops=wanted.prompt_logprobs or 0),
+            job=self._caller.tenant,
+        )
+        drawn = telling and telling.drawn
+        with self._let_in(target, samples=wanted.n, tokens=len(prompt)):
+            try:
+                reply = await self._asked(target, request, drawn)
+            except UnknownPolicyError:  # a sampler that was started again is to be told once more what to serve
+                reply = await self._asked(target, request, drawn)
         self._count(target, reply)
         answered = _answered(begun, reply, tokenizer, wanted, reader)
         if telling:
             telling.ended(answered)
         return answered
 
-    @asynccontextmanager
-    async def _let_in(self, target: Target, *, samples: int, tokens: int) -> AsyncIterator[str]:
-        """What is sampled from, held as long as the block lasts; others' share of the sampler is minded."""
-        gateway = self._gateway
+    async def _asked(
+        self, target: Target, request: SamplingRequest, drawn: Callable[[SampledToken], None] | None
+    ) -> SamplingReply:
+        sampler = self._gateway.runtime.engines_of(target.base_model).sampler
+        async with self._gateway.serving.loaded(target.base_model, target.handle) as snapshot:
+            return await sampled(sampler, replace(request, snapshot=snapshot), drawn)
+
+    @contextlib.contextmanager
+    def _let_in(self, target: Target, *, samples: int, tokens: int) -> Iterator[None]:
+        """Mind others' share of the sampler, and say its refusals in the API's form."""
+        crowding = self._gateway.crowding
         try:
-            with gateway.crowding.within(target.base_model, self._caller.tenant, samples=samples, tokens=tokens):
-                async with gateway.serving.loaded(target.base_model, target.handle) as snapshot:
-                    yield snapshot
+            with crowding.within(target.base_model, self._caller.tenant, samples=samples, tokens=tokens):
+                yield
         except PolicyError as error:
             raise ApiError(str(error), status=404, param="model", code="model_not_found") from None
         except RefusalError as error:

@@ -128,6 +128,7 @@ class _Asked:
         engines = self.gateway.runtime.engines_of(self.sampler.base_model)
         if ready is None:
             ready = self._request(*await read_prompt(self.body.prompt, engines.served.catalogue_name))
+        again = False
         while True:
             try:
                 async with self.gateway.serving.loaded(self.sampler.base_model, handle) as snapshot:
@@ -135,8 +136,10 @@ class _Asked:
                 break
             except UnknownPolicyError:
                 before, handle = handle, snapshot_of(self.sampler, self.caller, self.gateway)
-                if handle == before:  # else the model of an inflight session has published anew meanwhile
+                # the model of an inflight session has published anew meanwhile, or the sampler was started again
+                if handle == before and again:
                     raise
+                again = True
         self._count(reply)
         return sample_answer(self.body, reply)
 
