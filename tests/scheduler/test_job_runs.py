@@ -69,6 +69,11 @@ async def test_a_scheduler_refuses_what_never_fits_in_another_process(tmp_path: 
             JobKind.RL_LORA,
             Resources(adapter_slots=1, cpu_workers=7),
         ),
+        (
+            ("--environment.isolation", "process", "--evaluation.workers", "1"),
+            JobKind.RL_LORA,
+            Resources(adapter_slots=1, cpu_workers=7),
+        ),
     ],
 )
 def test_what_a_configuration_is_and_needs(overrides: tuple[str, ...], kind: JobKind, need: Resources):

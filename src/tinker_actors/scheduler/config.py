@@ -129,6 +129,8 @@ class EvaluationSection(Section):
     episodes: int = Field(default=64, ge=1)
     temperature: float = Field(default=0.0, ge=0)
     """0 is greedy."""
+    workers: int = Field(default=0, ge=0)
+    """Child processes that play evaluations and nothing else; the rollout workers do if 0."""
     stop_at: float | None = None
     """Training ends early once an evaluation's mean reward reaches this."""
     seats: dict[str, SeatSection] = Field(default_factory=dict)

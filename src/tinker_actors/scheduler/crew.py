@@ -40,6 +40,38 @@ WORKER_RESTARTS = RestartPolicy.on_failure(max_restarts=20, within=60.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerPlace:
+    """Where a worker runs: a node of the run's mesh, and those of its environments if they have processes."""
+
+    name: str
+    node: int
+    environment_nodes: tuple[int, ...]
+
+
+def worker_places(config: RunConfig, pool: int) -> list[WorkerPlace]:
+    """Where the workers of a run are: those of rollouts, then those of evaluations, then their environments' processes.
+
+    Args:
+        config: The run.
+        pool: Processes of each worker's environments.
+    """
+    own = config.rollouts.workers
+    named = [(f"rollout-worker-{number}", number if own else 0) for number in range(1, max(own, 1) + 1)]
+    named += [(f"validation-worker-{number}", own + number) for number in range(1, config.evaluation.workers + 1)]
+    first = 1 + own + config.evaluation.workers
+    return [
+        WorkerPlace(name=name, node=node, environment_nodes=tuple(range(first + i * pool, first + (i + 1) * pool)))
+        for i, (name, node) in enumerate(named)
+    ]
+
+
+def nodes_of(config: RunConfig, pool: int) -> int:
+    """Processes of a run's mesh."""
+    places = worker_places(config, pool)
+    return 1 + max(max((place.node, *place.environment_nodes)) for place in places)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Crew:
     """The rollout workers, and the trainer and sampler over the run's base model, which share its weights."""
 
@@ -49,6 +81,7 @@ class Crew:
     observer: RunObserver
     environment: EnvironmentFactory
     workers: tuple[RolloutWorker, ...]
+    validators: tuple[RolloutWorker, ...]
     registry: PolicyRegistry
     gate: Gate
 
@@ -63,22 +96,23 @@ class Crew:
     ) -> Crew:
         """Start what lasts for the whole run: the registry, and a worker per child process or one in this one."""
         pool = pool_size(config, environment)
-        first = 1 + config.rollouts.workers - pool  # the nodes after the workers are those of their environments
+        places = worker_places(config, pool)
         workers = [
             await mesh.spawn(
                 RolloutWorker,
                 environment=environment.spec,
                 tokenizer=config.model.name,
                 chat_template=config.model.chat_template,
-                name=f"rollout-worker-{number}",
-                node=number if config.rollouts.workers else 0,
+                name=place.name,
+                node=place.node,
                 max_concurrency=_most_at_once(config),
                 isolation=config.environment.isolation,
-                environment_nodes=tuple(range(first + number * pool, first + (number + 1) * pool)),
+                environment_nodes=place.environment_nodes,
                 restart=WORKER_RESTARTS,
             )
-            for number in range(1, max(config.rollouts.workers, 1) + 1)
+            for place in places
         ]
+        own = len(workers) - config.evaluation.workers
         registry = await mesh.spawn(PolicyRegistry, str(folder.policies), name="policies", node=0)
         gate = await mesh.spawn(Gate, name="gate", node=0)
         return cls(
@@ -87,7 +121,8 @@ class Crew:
             folder=folder,
             observer=observer,
             environment=environment,
-            workers=tuple(workers),
+            workers=tuple(workers[:own]),
+            validators=tuple(workers[own:]),
             registry=registry,
             gate=gate,
         )
@@ -95,7 +130,7 @@ class Crew:
     @asynccontextmanager
     async def watched(self) -> AsyncGenerator[None]:
         """Within it, the observer hears of every worker that is started again or ends."""
-        watchers = [asyncio.create_task(self._watch(worker)) for worker in self.workers]
+        watchers = [asyncio.create_task(self._watch(worker)) for worker in (*self.workers, *self.validators)]
         try:
             yield
         finally:
@@ -171,7 +206,8 @@ class Crew:
             )
 
         async def play(plan: RolloutPlan) -> Collected:
-            return await self._play(plan, shown, follow=phase == "train" and rollouts.refresh == "turn")
+            players = (phase == "eval" and self.validators) or self.workers
+            return await self._play(plan, players, shown, follow=phase == "train" and rollouts.refresh == "turn")
 
         if vary:
             collected = await collect_kept(play, plan, wanted=groups, max_rounds=rollouts.max_rounds)
@@ -181,11 +217,13 @@ class Crew:
             self.observer.note(f"{len(collected.failures)} episodes failed, such as: {collected.failures[0].error}")
         return collected
 
-    async def _play(self, plan: RolloutPlan, shown: Callable[[], bool], *, follow: bool) -> Collected:
+    async def _play(
+        self, plan: RolloutPlan, workers: Sequence[RolloutWorker], shown: Callable[[], bool], *, follow: bool
+    ) -> Collected:
         """Collect a plan, with its cohorts open at the gate meanwhile if it has one."""
         if plan.gate is None:
             return await collect(
-                self.workers, plan, retries=self.config.rollouts.retries, on_event=partial(self._tell, shown, {})
+                workers, plan, retries=self.config.rollouts.retries, on_event=partial(self._tell, shown, {})
             )
         cohorts = cohorts_of(plan)
         cohort_of = {rollout.id: rollout.cohort for rollout in plan.rollouts}
@@ -194,7 +232,7 @@ class Crew:
         await self.gate.open(policies[0].sampler, cohorts, follow=tuple(followed))
         try:
             return await collect(
-                self.workers, plan, retries=self.config.rollouts.retries, on_event=partial(self._tell, shown, cohort_of)
+                workers, plan, retries=self.config.rollouts.retries, on_event=partial(self._tell, shown, cohort_of)
             )
         finally:
             await self.gate.close(tuple(cohorts))

@@ -36,18 +36,21 @@ def need_of(config: JobConfig, *, devices: int = 0, memory: int = 0) -> Resource
         memory: Bytes of the host's memory that it is to have; 0 if that isn't accounted for.
 
     Returns:
-        With a CPU worker for the trainer and sampler, one for each rollout worker and one for each process of its
-        environments, and an adapter slot for each policy that is an adapter.
+        With a CPU worker for the trainer and sampler, one for each worker of rollouts or evaluations and one for each
+        process of their environments, and an adapter slot for each policy that is an adapter.
     """
     if isinstance(config, SftConfig):
         return Resources(devices=devices, memory=memory, adapter_slots=int(config.policy.kind == "lora"), cpu_workers=1)
     if isinstance(config, InferenceConfig):
         adapters = int(config.sampling.snapshot is not None)
         return Resources(devices=devices, memory=memory, adapter_slots=adapters, cpu_workers=1)
-    workers = config.rollouts.workers
+    workers, validators = config.rollouts.workers, config.evaluation.workers
     adapters = sum(settings.policy.kind == "lora" for settings in config.learners().values())
-    pools = max(workers, 1) * (config.environment.pool or 0)
-    return Resources(devices=devices, memory=memory, adapter_slots=adapters, cpu_workers=1 + workers + pools)
+    pool = config.environment.pool or int(config.environment.isolation == "process")
+    pools = (max(workers, 1) + validators) * pool
+    return Resources(
+        devices=devices, memory=memory, adapter_slots=adapters, cpu_workers=1 + workers + validators + pools
+    )
 
 
 def request_of(

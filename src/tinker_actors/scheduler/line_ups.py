@@ -164,6 +164,8 @@ def _refuse_crowds(
         for seat in (seat for seat, section in seats.items() if section.player == "person"):
             needed = {at_once[0]: (at_once[1], 1), "rollouts.workers": (rollouts.workers, 0)}
             needed["rollouts.submit_ahead"] = (rollouts.submit_ahead, 0)
+            if table == "evaluation.seats":
+                needed["evaluation.workers"] = (config.evaluation.workers, 0)
             for name, (value, right) in needed.items():
                 if value != right:
                     raise ConfigError(

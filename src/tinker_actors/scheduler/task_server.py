@@ -16,7 +16,7 @@ from tinker_actors.rollouts import transcript, transcript_text
 from tinker_actors.scheduler.checks import check_job, pool_size
 from tinker_actors.scheduler.company import Company
 from tinker_actors.scheduler.config import RunConfig
-from tinker_actors.scheduler.crew import WORKER_RESTARTS, Crew
+from tinker_actors.scheduler.crew import WORKER_RESTARTS, Crew, nodes_of
 from tinker_actors.scheduler.evaluation import Evaluation, evaluate
 from tinker_actors.scheduler.line_ups import Players
 from tinker_actors.scheduler.observer import Phase, RunObserver, RunSummary
@@ -47,7 +47,7 @@ async def run_job(
     """
     environment = check_job(config)
     pool = pool_size(config, environment)
-    nodes = 1 + config.rollouts.workers + max(config.rollouts.workers, 1) * pool
+    nodes = nodes_of(config, pool)
     state = folder.load_state()
     players = Players.of(config, environment.environment.seats)
     observer.started(players.title(config), folder.root, config.trainer.steps, state.step if state else 0)
