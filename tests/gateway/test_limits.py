@@ -133,6 +133,16 @@ async def test_other_encodings_than_zstd_and_deep_nesting_are_refused():
         assert (await client.post("/", content=b"[" * 6, headers=binary)).status_code == 200
 
 
+@pytest.mark.parametrize(
+    "body", [b'{"a": NaN}', b'{"a": "\\ud800"}', b'{"a": "\xff"}', b'{"a": 1', b"[1,]", b"\xef\xbb\xbf{}"]
+)
+async def test_what_is_called_json_is_json(body: bytes):
+    async with asking(application(Limits())) as client:
+        refused = await client.post("/", content=body, headers={"Content-Type": "application/json"})
+        assert (refused.status_code, refused.json()["code"]) == (400, "invalid_json")
+        assert (await client.post("/", content=b"", headers={"Content-Type": "application/json"})).status_code == 200
+
+
 _VALUES = st.recursive(
     st.none() | st.integers() | st.text(alphabet='[]{}"\\a'),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(alphabet='[{"\\'), inner),

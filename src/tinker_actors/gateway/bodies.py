@@ -6,6 +6,7 @@ import asyncio
 import re
 
 import numpy as np
+import orjson
 from starlette.datastructures import Headers
 from starlette.types import Message, Receive, Scope
 
@@ -41,10 +42,13 @@ async def read_body(scope: Scope, receive: Receive, limits: Limits) -> bytes | N
     if declared.isdecimal() and int(declared[:20]) > most:
         raise _too_large(most)
     body = await _gather(receive, most, limits)
-    binary = headers.get("content-type", "").startswith(("application/x-protobuf", "application/octet-stream"))
-    if not binary and encoding == "identity" and (depth := json_depth(body, limits.json_depth)) > limits.json_depth:
-        detail = f"the body is nested {depth} deep; {limits.json_depth} are taken"
-        raise RefusalError(400, detail, code="nested_too_deep")
+    kind = headers.get("content-type", "")
+    if encoding == "identity" and not kind.startswith(("application/x-protobuf", "application/octet-stream")):
+        if (depth := json_depth(body, limits.json_depth)) > limits.json_depth:
+            detail = f"the body is nested {depth} deep; {limits.json_depth} are taken"
+            raise RefusalError(400, detail, code="nested_too_deep")
+        if kind.startswith("application/json"):
+            check_json(body)
     return body
 
 
@@ -83,6 +87,20 @@ def replay(body: bytes, receive: Receive) -> Receive:
         return left.pop() if left else await receive()
 
     return received
+
+
+def check_json(body: bytes) -> None:
+    """Refuse what the standard doesn't know, before a lenient parser lets it in: NaN, halves of surrogate pairs.
+
+    Raises:
+        RefusalError: 400; says where it stops being JSON.
+    """
+    if not body:  # for the route to say what it lacks
+        return
+    try:
+        orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise RefusalError(400, f"the body is no JSON: {error}", code="invalid_json") from None
 
 
 def json_depth(body: bytes, enough: int = 0) -> int:

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import orjson
 import zstandard
 from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
+from pydantic import ValidationError
 from tinker.proto import tinker_public_pb2 as wire
 
 from tinker_actors.data import Image, ImageChunk, ModelInput, TextChunk
@@ -20,6 +20,7 @@ from tinker_actors.data.inputs import Chunk, concatenate
 from tinker_actors.errors import DataError
 from tinker_actors.gateway.refusals import RefusalError
 from tinker_actors.gateway.tinker import tensors
+from tinker_actors.gateway.tinker.shared import Body
 from tinker_actors.models.images import ImageRule
 
 LARGEST = 2**27
@@ -60,6 +61,23 @@ class Batch:
     rows: Callable[[ImageRule | None], list[Row]]
 
 
+class JsonInput(Body):
+    """A batch in JSON; its datums are checked when they are read."""
+
+    data: list[dict[str, Any]]
+    loss_fn: str
+    loss_fn_config: dict[str, float | str] | None = None
+
+
+class JsonRequest(Body):
+    """A `forward_backward` or `forward` in JSON."""
+
+    model_id: str
+    seq_id: int | None = None
+    forward_input: JsonInput | None = None
+    forward_backward_input: JsonInput | None = None
+
+
 def decompressed(body: bytes, encoding: str) -> bytes:
     """A request's body as it was before it was compressed.
 
@@ -76,7 +94,7 @@ def decompressed(body: bytes, encoding: str) -> bytes:
             # of a frame that doesn't say its size no more than the limit is made; then or if it is torn, it is an error
             decompressor = zstandard.ZstdDecompressor(max_window_size=LARGEST)
             return decompressor.decompress(body, max_output_size=LARGEST, allow_extra_data=False)
-    except zstandard.ZstdError as error:
+    except (zstandard.ZstdError, ValueError) as error:  # the second for what follows after the frame
         detail = f"the body is not zstd of at most {LARGEST} bytes: {error}"
         raise RefusalError(400, detail, code="invalid_request") from error
     raise RefusalError(413, f"the body decompresses to {size} bytes; at most {LARGEST} are read", code="too_large")
@@ -113,20 +131,22 @@ def of_json(body: bytes, *, forward_only: bool) -> Batch:
         RefusalError: The body is none.
     """
     try:
-        found = orjson.loads(body)
-        asked = found["forward_input" if forward_only and "forward_input" in found else "forward_backward_input"]
-        data, settings = list(asked["data"]), dict(asked.get("loss_fn_config") or {})
-        return Batch(
-            model_id=str(found["model_id"]),
-            seq_id=found.get("seq_id"),
-            loss=str(asked["loss_fn"]),
-            settings=settings,
-            forward_only=forward_only,
-            rows=lambda rule: [_of_mapping(index, datum, rule) for index, datum in enumerate(data)],
-        )
-    except (ValueError, KeyError, TypeError) as error:
-        detail = f"the body is no forward_backward request: {type(error).__name__} {error}"
-        raise RefusalError(400, detail, code="invalid_request") from error
+        found = JsonRequest.model_validate_json(body)
+    except ValidationError as error:
+        wrong = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()[:5])
+        raise RefusalError(400, f"the body is no forward_backward request: {wrong}", code="invalid_request") from error
+    asked = (found.forward_input if forward_only else None) or found.forward_backward_input
+    if asked is None:
+        raise RefusalError(400, "forward_backward_input is missing; the batch is needed", code="invalid_request")
+    data = asked.data
+    return Batch(
+        model_id=found.model_id,
+        seq_id=found.seq_id,
+        loss=asked.loss_fn,
+        settings=asked.loss_fn_config or {},
+        forward_only=forward_only,
+        rows=lambda rule: [_of_mapping(index, datum, rule) for index, datum in enumerate(data)],
+    )
 
 
 def _of_message(index: int, datum: wire.Datum, rule: ImageRule | None) -> Row:
