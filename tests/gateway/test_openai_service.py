@@ -18,7 +18,9 @@ from openai_served import HELLO, MODEL, TINY, served_at
 from PIL import Image
 
 from tinker_actors import data
+from tinker_actors.errors import ActorError
 from tinker_actors.gateway.caller import Caller
+from tinker_actors.gateway.openai import answering
 from tinker_actors.gateway.openai.names import listed, target_of
 from tinker_actors.gateway.record_kinds import CheckpointRecord, ModelRecord
 from tinker_actors.gateway.runtime import ServedModel
@@ -207,6 +209,21 @@ async def test_a_sampler_that_was_started_again_serves_as_before(served):
     stream = await api.chat.completions.create(**fields, stream=True)
     told = [token async for chunk in stream for token in getattr(chunk.choices[0], "token_ids", ())]
     assert told == before
+
+
+async def test_a_sampler_that_is_lost_amid_a_request_is_an_error_that_clients_ask_again_after(served, monkeypatch):
+    _, api = served
+
+    async def lost(*_: Any) -> None:
+        raise ActorError("node 1 died with secrets in its path")
+
+    monkeypatch.setattr(answering, "sampled", lost)
+    for stream in (False, True):
+        with pytest.raises(openai.InternalServerError) as refused:
+            await api.chat.completions.create(model=MODEL, messages=HELLO, stream=stream)
+        assert refused.value.status_code == 503
+        assert "secrets" not in str(refused.value)
+        assert refused.value.response.headers["retry-after"] == "5"
 
 
 async def test_what_is_full_says_when_to_ask_again(tmp_path):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from tinker_actors.errors import ContextOverflowError, TinkerActorsError, UnknownPolicyError
+from tinker_actors.errors import ActorError, ContextOverflowError, TinkerActorsError, UnknownPolicyError
 from tinker_actors.sampling.requests import InvalidRequestError, Overloaded, SamplingError
+
+logger = logging.getLogger(__name__)
 
 
 class ApiError(TinkerActorsError):
@@ -74,6 +77,10 @@ def sampling_errors(*, prompt: str, grammar: str | None) -> Iterator[None]:
         ) from None
     except SamplingError as error:
         raise ApiError(str(error), status=503, type="server_error", code="sampling_failed") from None
+    except ActorError as error:
+        logger.error("what samples was lost amid a request", exc_info=error)
+        said = "what samples was lost amid the request, and is started again; ask again"
+        raise ApiError(said, status=503, type="server_error", code="sampler_lost", retry_after=5) from None
 
 
 def shortened(value: Any) -> str:
