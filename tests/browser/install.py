@@ -44,11 +44,13 @@ def main(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)  # what an interrupted attempt left would be taken for whole
     folder.mkdir(parents=True)
     quietly = ("--no-audit", "--no-fund", "--no-save", "--no-package-lock", "--ignore-scripts", "--loglevel=error")
-    _check(npm(["install", *quietly, "--prefix", str(folder), PACKAGE], env=dict(os.environ)))
+    cache = folder / "cache"  # whoever runs this may have no home
+    _check(npm(["install", *quietly, "--prefix", str(folder), "--cache", str(cache), PACKAGE], env=dict(os.environ)))
     # with the second variable the package unpacks the libraries too; it unpacks where the first one says
     env = {**os.environ, "TMPDIR": str(folder), "AWS_EXECUTION_ENV": "AWS_Lambda_nodejs24.x"}
     _check(node(["--input-type=module", "--eval", _UNPACK], env=env, cwd=folder))
-    shutil.rmtree(folder / "node_modules")
+    for fetched in (cache, folder / "node_modules"):
+        shutil.rmtree(fetched)
     fonts = Path(matplotlib.get_data_path()) / "fonts" / "ttf"
     (folder / "fonts" / "fonts.conf").write_text(_FONTS.format(browser=folder, matplotlib=fonts))
 

@@ -16,7 +16,7 @@ function filled(element, attributes, children) {
     if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
     else element.setAttribute(name, value === true ? "" : value);
   }
-  element.append(...children.flat().filter((child) => child !== null && child !== undefined));
+  element.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined));
   return element;
 }
 
@@ -27,7 +27,20 @@ export function setText(element, text) {
 
 /** Put children into the place of those that are there. */
 export function fill(element, ...children) {
-  element.replaceChildren(...children.flat().filter((child) => child !== null && child !== undefined));
+  element.replaceChildren(...children.flat(Infinity).filter((child) => child !== null && child !== undefined));
+}
+
+/** The head of a table: `[text, class]` for each column. */
+export function tableHead(columns) {
+  const cells = columns.map(([text, name]) => el("th", { class: name ?? null, scope: "col" }, text));
+  return el("thead", {}, el("tr", {}, cells));
+}
+
+/** The address of a view, with what is chosen in it; what is empty is left out. */
+export function addressOf(path, chosen = {}) {
+  const pairs = Object.entries(chosen).flatMap(([name, value]) => [value].flat().map((each) => [name, each]));
+  const query = new URLSearchParams(pairs.filter(([, value]) => value));
+  return `#${path}${query.size ? `?${query}` : ""}`;
 }
 
 const PATHS = {

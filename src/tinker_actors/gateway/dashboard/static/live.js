@@ -7,7 +7,7 @@ const LONGEST = 10_000; // ms between two tries
 
 /** Follows what a view wants to be told of. */
 export class Live {
-  /** `onEvent(name, data)`; `onLink("live" | "connecting" | "lost", seconds)`. */
+  /** `onEvent(name, data)`; `onLink("live" | "connecting" | "lost", seconds, why)`. */
   constructor(onEvent, onLink) {
     this.onEvent = onEvent;
     this.onLink = onLink;
@@ -36,17 +36,16 @@ export class Live {
   async run(round) {
     while (round === this.round) {
       const abort = (this.abort = new AbortController());
+      let refused = "";
       try {
         await this.read(abort);
       } catch (error) {
-        if (round !== this.round) return;
-        if (error.status !== undefined) this.problem = error.message;
+        refused = error.status === undefined ? "" : error.message;
       }
-      clearTimeout(this.watchdog);
       if (round !== this.round) return;
       this.tries += 1;
       const pause = Math.min(LONGEST, 500 * 2 ** (this.tries - 1));
-      this.onLink(this.tries > 1 ? "lost" : "connecting", Math.round(pause / 1000));
+      this.onLink(this.tries > 1 ? "lost" : "connecting", Math.round(pause / 1000), refused);
       await new Promise((resolve) => {
         this.wake = resolve;
         setTimeout(resolve, pause);
@@ -55,32 +54,43 @@ export class Live {
     }
   }
 
+  /** Read one stream to its end; one that is silent for too long is given up. */
   async read(abort) {
+    let watchdog;
     const alive = () => {
-      clearTimeout(this.watchdog);
-      this.watchdog = setTimeout(() => abort.abort(), SILENCE);
+      clearTimeout(watchdog);
+      watchdog = setTimeout(() => abort.abort(), SILENCE);
     };
-    const query = {
-      run: [...this.cursors.keys()],
-      mesh: this.wanted.mesh ? "true" : null,
-      health: this.wanted.health ? "true" : null,
-      progress: this.wanted.progress ? "true" : null,
-    };
-    // an empty cursor must keep its place beside its run
-    query.cursor = [...this.cursors.values()].map((cursor) => cursor || "0");
-    const response = await request("/live", { signal: abort.signal, query });
-    const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
-    let text = "";
-    for (;;) {
-      alive();
-      const { done, value } = await reader.read();
-      if (done) return;
-      text += value;
-      for (let end = text.indexOf("\n\n"); end >= 0; end = text.indexOf("\n\n")) {
-        this.take(text.slice(0, end));
-        text = text.slice(end + 2);
+    alive();
+    try {
+      const response = await request("/live", { signal: abort.signal, query: this.query() });
+      const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+      let text = "";
+      for (;;) {
+        const { done, value } = await reader.read();
+        if (done) return;
+        alive();
+        text += value;
+        for (let end = text.indexOf("\n\n"); end >= 0; end = text.indexOf("\n\n")) {
+          this.take(text.slice(0, end));
+          text = text.slice(end + 2);
+        }
       }
+    } finally {
+      clearTimeout(watchdog);
     }
+  }
+
+  query() {
+    const flag = (wanted) => (wanted ? "true" : null);
+    const { mesh, health, progress } = this.wanted;
+    return {
+      run: [...this.cursors.keys()],
+      cursor: [...this.cursors.values()].map((cursor) => cursor || "0"), // an empty one would lose its place
+      mesh: flag(mesh),
+      health: flag(health),
+      progress: flag(progress),
+    };
   }
 
   take(block) {

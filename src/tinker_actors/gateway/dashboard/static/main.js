@@ -43,10 +43,12 @@ const live = new Live(
     if (name === "hello" && linked === "lost") show(); // what happened meanwhile
     view?.on?.(name, data);
   },
-  (state, seconds) => {
+  (state, seconds, why) => {
     const link = document.getElementById("link");
+    const lost = `${why ? "Refused" : "No answer"}, next try in ${seconds} s`;
     link.dataset.state = state;
-    setText(link, state === "live" ? "Live" : state === "lost" ? `No answer, next try in ${seconds} s` : "Connecting");
+    link.title = why ?? "";
+    setText(link, { live: "Live", connecting: "Connecting", lost }[state]);
     if (state !== "live") linked = state;
     else queueMicrotask(() => (linked = state));
   },
