@@ -114,7 +114,9 @@ class Camera:
         path = self._folder / f"{name}.png"
         await page.screenshot(path=path, animations="disabled")
         with Image.open(path) as picture:
-            picture.convert("RGB").quantize(255, dither=Image.Dither.NONE).save(path, optimize=True)
+            picture.convert("RGB").quantize(255, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(
+                path, optimize=True
+            )
 
 
 if __name__ == "__main__":
