@@ -1,39 +1,43 @@
 """The gateway, by the official Tinker client: what sharing a base model saves its clients, and what a call costs.
 
-    python -m benchmarks.gateway [--quick] [--json FILE] [--rounds N] [--cases A,B]
+    python -m benchmarks.gateway [--quick] [--json FILE] [--rounds N] [--cases A,B] [--seconds S]
 
 `eight_clients` has eight clients train an adapter each, one after another and then all at once, with small batches, on
 SmolLM2-135M from the cache, else on random weights of its shape (`--quick`: of a smaller one). It fails if an adapter
 doesn't end with the same bits both ways. `overhead` is what a call takes through the service beyond the same call to
-the trainer's process without it. The service is `tinker-actors serve` with one thread for each model.
+the trainer's process without it. `load` is 200 sampling and 20 training clients (`--quick`: 40 and 4), of which a
+fifth vanishes amid requests or reads slowly, for `--seconds`. The service is `tinker-actors serve`, with one
+thread for each model.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import contextlib
 import os
+import statistics
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from benchmarks import table
-from benchmarks.gateway_cases import overhead, together
+from benchmarks.gateway_cases import load, overhead, together
 from benchmarks.gateway_cases.service import service
 from benchmarks.training import model_directory
 
 OURS = "tinker_actors"
 ALONE = "one_after_another"
-CASES = ("eight_clients", "overhead")
+CASES = ("eight_clients", "overhead", "load")
 ROUNDS, QUICK_ROUNDS = 5, 2
 
 
 class Run:
     """All rounds of the chosen cases."""
 
-    def __init__(self, *, rounds: int, quick: bool) -> None:
-        self.rounds, self.quick = rounds, quick
+    def __init__(self, *, rounds: int, quick: bool, seconds: float) -> None:
+        self.rounds, self.quick, self.seconds = rounds, quick, seconds
         self.rows: list[table.Row] = []
         self.ratios: dict[tuple[str, str], float] = {}
 
@@ -71,6 +75,22 @@ class Run:
         for name, values in added.items():
             self.rows.append(table.summarise(f"overhead_{name}_p50", OURS, "ms", values))
 
+    def load(self, scratch: Path) -> None:
+        """Many clients at a time."""
+        samplers, trainers = (40, 4) if self.quick else (200, 20)
+        with service("tiny-llama", scratch) as running:
+            seen = asyncio.run(load.measure(running, samplers=samplers, trainers=trainers, seconds=self.seconds))
+        print(f"load: statuses {seen.statuses}, failures {sorted(seen.failed) or 'none'}", flush=True)
+        figures = {
+            "load_server_errors": ("answers", float(seen.server_errors)),
+            "load_p99_admission": ("ms", seen.p99_admission),
+            "load_p50_admission": ("ms", statistics.median(seen.admission) * 1e3),
+            "load_memory_growth": ("ratio", seen.growth),
+            "load_samples": ("1/s", seen.samples / self.seconds),
+            "load_optimizer_steps": ("1/s", seen.steps / self.seconds),
+        }
+        self.rows += [table.summarise(case, OURS, unit, [value]) for case, (unit, value) in figures.items()]
+
 
 @contextlib.contextmanager
 def _scratch() -> Iterator[Path]:
@@ -85,12 +105,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--json", type=Path, help="write the rows to this file")
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--cases", default=",".join(CASES), help=f"of {', '.join(CASES)}")
+    parser.add_argument("--seconds", type=float, help="how long the load lasts (300; with --quick 30)")
     options = parser.parse_args(arguments)
     chosen = options.cases.split(",")
     if unknown := set(chosen) - set(CASES):
         parser.error(f"--cases has {sorted(unknown)}; {', '.join(CASES)} are there")
     os.environ.setdefault("TINKER_API_KEY", "tml-benchmark")
-    run = Run(rounds=options.rounds or (QUICK_ROUNDS if options.quick else ROUNDS), quick=options.quick)
+    run = Run(
+        rounds=options.rounds or (QUICK_ROUNDS if options.quick else ROUNDS),
+        quick=options.quick,
+        seconds=options.seconds or (30.0 if options.quick else 300.0),
+    )
     for case in chosen:
         with _scratch() as scratch:
             getattr(run, case)(scratch)

@@ -14,6 +14,7 @@ from tests.gateway.gateways import TINY, in_a_thread
 from tinker import types
 
 from tinker_actors.data import Datum, ModelInput
+from tinker_actors.gateway.tinker.options import TinkerOptions
 from tinker_actors.policies import PolicySpec
 from tinker_actors.training import AdamParams, LossConfig, TrainingEngine
 
@@ -221,6 +222,19 @@ def test_errors_say_whose_fault_they_were_and_later_commands_run(service: tinker
     with pytest.raises(tinker.RequestFailedError, match="age_encryption_recipients"):
         client.save_weights_external("x", age_encryption_recipients=["age1x"]).result()
     assert client.save_weights_external("x").result().path.endswith("/external_weights/x")
+
+
+def test_a_service_may_have_batches_compressed_and_a_closed_loss_replaced_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("TINKER_API_KEY", "tml-test")
+    options = TinkerOptions(compress=True, stable_reinforce="cispo")
+    with in_a_thread(tmp_path, TINY, tinker=options) as (_, url), tinker.ServiceClient(base_url=url) as service:
+        client = made(service)
+        closed = client.forward(sampled()[0], "stable_reinforce", {"alpha": 2.0}).result()
+        named = client.forward(sampled()[0], "cispo").result()
+        assert closed.metrics.pop("surrogate_cispo:max") == 1
+        assert closed.metrics == named.metrics
 
 
 def test_what_is_not_served_is_refused_by_name(service: tinker.ServiceClient):

@@ -93,17 +93,17 @@ class Future:
 class Futures:
     """The futures of all tenants.
 
-    An answer can be fetched any number of times, since a response may be lost, until it is dropped: some minutes after
+    An answer can be fetched any number of times, since a response may be lost, until it is dropped: two minutes after
     it was first fetched, an hour after it was made, or when all answers together take too much memory, the ones that
     were fetched first.
 
     Args:
         limit: Bytes that answers may take together.
         kept: Seconds that an answer is kept for its first reader.
-        kept_read: Seconds that one is kept that was fetched.
+        kept_read: Seconds that one is kept that was fetched; who lost the response asks again within 75.
     """
 
-    def __init__(self, *, limit: int = 512 * 2**20, kept: float = 3600.0, kept_read: float = 300.0) -> None:
+    def __init__(self, *, limit: int = 512 * 2**20, kept: float = 3600.0, kept_read: float = 120.0) -> None:
         self._limit, self._kept, self._kept_read = limit, kept, kept_read
         self._all: OrderedDict[str, Future] = OrderedDict()
         self._tasks: set[asyncio.Task[Any]] = set()

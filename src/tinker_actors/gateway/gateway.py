@@ -11,7 +11,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.responses import Response
 
-from tinker_actors.errors import ConfigError, TinkerActorsError
+from tinker_actors.errors import TinkerActorsError
 from tinker_actors.gateway.accounts import Accounts
 from tinker_actors.gateway.admission import Admission
 from tinker_actors.gateway.checkpoints import Checkpoints
@@ -35,12 +35,11 @@ from tinker_actors.gateway.runtime import Runtime
 from tinker_actors.gateway.serving import Serving
 from tinker_actors.gateway.signing import Signer
 from tinker_actors.gateway.tinker.app import router as tinker_router
-from tinker_actors.gateway.tinker.losses import SURROGATES
+from tinker_actors.gateway.tinker.options import TinkerOptions
 from tinker_actors.gateway.tinker.runs import TrainingRuns
 from tinker_actors.gateway.tinker.sample_futures import SampleFutures
 from tinker_actors.gateway.writing import json_response, refusal_response
 from tinker_actors.scheduler.service import Scheduler
-from tinker_actors.training.contract import LossName
 
 
 @dataclass(slots=True, kw_only=True)
@@ -64,8 +63,7 @@ class Gateway:
         samples: Those of sampling sessions.
         crowding: How much may be under way at the samplers.
         training: The models in training.
-        stable_reinforce: The loss that is computed where clients ask for `stable_reinforce`, whose objective isn't
-            public; None to refuse it.
+        tinker: What the operator chose of the Tinker API.
         checkpoints: Keeps named checkpoints until they expire or are deleted.
         accounts: What tenants used and did.
         signer: Signs addresses of downloads.
@@ -76,7 +74,7 @@ class Gateway:
     scheduler: Scheduler | None = None
     limits: Limits = field(default_factory=Limits)
     submissions: Submissions | None = None
-    stable_reinforce: LossName | None = None
+    tinker: TinkerOptions = field(default_factory=TinkerOptions)
     records: Records = field(init=False)
     futures: Futures = field(init=False)
     training: TrainingRuns = field(init=False)
@@ -91,8 +89,6 @@ class Gateway:
     _stack: contextlib.AsyncExitStack = field(init=False, default_factory=contextlib.AsyncExitStack)
 
     def __post_init__(self) -> None:
-        if self.stable_reinforce not in (None, *SURROGATES):
-            raise ConfigError(f"stable_reinforce is {self.stable_reinforce!r}; None or one of {SURROGATES} is needed")
         self.futures = Futures()
         self.serving = Serving(self.runtime)
         self.speakers = Speakers(self.runtime)
@@ -106,7 +102,13 @@ class Gateway:
             self.checkpoints = Checkpoints(self.runtime, self.records, self.serving)
             await stack.enter_async_context(self.checkpoints.expiring())
             stack.push_async_callback(self.futures.close)
-            self.training = TrainingRuns(self.runtime, self.records, self.futures, ended=self.checkpoints.end_session)
+            self.training = TrainingRuns(
+                self.runtime,
+                self.records,
+                self.futures,
+                ended=self.checkpoints.end_session,
+                session_life=self.tinker.session_life,
+            )
             await stack.enter_async_context(self.training.running())
             self._stack = stack.pop_all()
         return self

@@ -14,9 +14,7 @@ router = APIRouter()
 _CLIENTS = [needs("train", "sample", "read")]
 
 CLIENT_CONFIG: dict[str, object] = {
-    # training: chunks in parallel, and no zstd, which costs more than it saves where the network is a host's own
     "parallel_fwdbwd_chunks": True,
-    "proto_compress_fwdbwd": False,
     "fwdbwd_max_chunk_len": 1024,
     "fwdbwd_max_chunk_bytes_count": 5_000_000,
     # what libraries from 0.22 ask before they speak as later ones always do
@@ -35,9 +33,9 @@ DYNAMIC_CONFIG: dict[str, object] = {"refresh_interval_sec": 300, "sample_cancel
 
 
 @router.post("/client/config", dependencies=_CLIENTS)
-async def client_config() -> Response:
+async def client_config(gateway: GatewayOf) -> Response:
     """The flags of a client's library; without them it doesn't start."""
-    return json_response(CLIENT_CONFIG)
+    return json_response({**CLIENT_CONFIG, "proto_compress_fwdbwd": gateway.tinker.compress})
 
 
 @router.post("/client/dynamic_config", dependencies=_CLIENTS)

@@ -22,9 +22,6 @@ from tinker_actors.training.contract import LOSS_DEFAULTS, LossConfig, LossName
 CLOSED = "stable_reinforce"
 """A loss whose objective isn't public."""
 
-SURROGATES: tuple[LossName, ...] = ("importance_sampling", "ppo", "cispo", "truncated_is", "masked_is")
-"""What an operator may have computed in its place, by name."""
-
 _SETTINGS = ("kl_coefficient", "kl_estimator", "entropy_coefficient")
 """Settings of all RL losses that a client may give beside the loss's own."""
 

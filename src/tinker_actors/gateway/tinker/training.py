@@ -128,7 +128,7 @@ def _work(batch: Batch, record: ModelRecord, gateway: GatewayOf) -> Pass | Actio
     """What a batch asks for. If it can't be read, a command that says so: those after it have their turn."""
     engines = gateway.runtime.engines_of(record.base_model)
     try:
-        loss = loss_of(batch.loss, batch.settings, surrogate=gateway.stable_reinforce)
+        loss = loss_of(batch.loss, batch.settings, surrogate=gateway.tinker.stable_reinforce)
         rows = batch.rows(load_tokenizer(engines.served.catalogue_name).images)
         datums = datums_of(rows, loss)
     except TinkerActorsError as error:
