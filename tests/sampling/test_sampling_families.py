@@ -115,6 +115,27 @@ def test_a_row_has_the_same_bits_alone_and_in_company_in_parts_and_at_once(famil
     assert torch.equal(alone, company)
 
 
+@pytest.mark.parametrize("products", ["float32", "bfloat16"])
+@pytest.mark.parametrize("family", ["qwen2", "qwen3"])
+def test_biases_and_norms_of_heads_go_where_their_numbers_go(family, products, monkeypatch):
+    model = model_of(family)
+    generator = torch.Generator().manual_seed(2)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.dim() == 1 and "self_attn" in name:
+                parameter.add_(torch.randn(parameter.shape, generator=generator))
+    dtype = getattr(torch, products)
+    if dtype == torch.bfloat16:  # as on a processor that multiplies 16 bits faster
+        monkeypatch.setattr("tinker_actors.sampling.networks.wide_products", lambda dtype, device: False)
+    model = model.to(dtype)
+    ids = [5 + 7 * number % 120 for number in range(40)]
+    with torch.no_grad():
+        expected = model.float()(torch.tensor([ids])).logits[0, -1:]
+        found = Greedy(Network(model.to(dtype))).step([(0, 0, ids)]).float()
+    off = float((found - expected).abs().max() / expected.abs().max())
+    assert off < (1e-5 if dtype == torch.float32 else 0.05)
+
+
 def test_a_model_with_capped_scores_loads_from_a_directory_and_gives_its_logits(tmp_path):
     model = model_of("gemma2", vocab_size=load_tokenizer("tiny-llama").vocab_size)
     folder = save_model_directory(model, "tiny-llama", tmp_path / "gemma2")

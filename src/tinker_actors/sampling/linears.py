@@ -5,7 +5,7 @@ How weights are held and multiplied is `weights`' business.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import cast
 
 import torch
@@ -67,16 +67,30 @@ class Product:
         plans: Shared by the model's layers.
         head: Whether it is the output head, which sees the wanted rows alone.
         wide: Whether inputs are float32 whatever the weights are.
+        orders: For each layer which of its outputs comes where; None for all as they are.
     """
 
-    def __init__(self, layers: Sequence[nn.Linear], plans: Plans, *, head: bool = False, wide: bool = False) -> None:
+    def __init__(
+        self,
+        layers: Sequence[nn.Linear],
+        plans: Plans,
+        *,
+        head: bool = False,
+        wide: bool = False,
+        orders: Sequence[Tensor | None] = (),
+    ) -> None:
         self.outputs = [layer.out_features for layer in layers]
         self.inputs = layers[0].in_features
         self._plans, self.is_head = plans, head
         self.stacks = plans.layer(self.inputs, self.outputs)
+        self._orders = tuple(orders) or (None,) * len(layers)
         weight = layers[0].weight if len(layers) == 1 else torch.cat([layer.weight for layer in layers])
         with torch.no_grad():
-            self._weights = weights_of(weight.detach(), _joined_bias(layers), wide=wide)
+            weight, bias = weight.detach(), _joined_bias(layers)
+            if any(order is not None for order in self._orders):
+                order_o = self._joined_order(weight.device)
+                weight, bias = weight.index_select(0, order_o), None if bias is None else bias.index_select(0, order_o)
+            self._weights = weights_of(weight, bias, wide=wide)
         self._input: Tensor | None = None
         self._pieces: tuple[Tensor, ...] = ()
         self._left = 0
@@ -85,6 +99,16 @@ class Product:
     def least_rows(self) -> int:
         """Rows from which on a row gets the same bits for any number of them."""
         return self._weights.least_rows
+
+    def put(self, place: Place, parts: Sequence[tuple[Tensor, Tensor, float] | None]) -> None:
+        """Install an adapter: A [rank, in], B [out, rank] and the scale for each layer that it adapts."""
+        ordered: list[tuple[Tensor, Tensor, float] | None] = []
+        for part, order_o in zip(parts, self._orders, strict=True):
+            if part is not None and order_o is not None:
+                a_ri, b_or, scale = part
+                part = (a_ri, b_or.index_select(0, order_o.to(b_or.device)), scale)
+            ordered.append(part)
+        self.stacks.put(place, ordered)
 
     def piece(self, number: int, x: Tensor) -> Tensor:
         """What one of the layers makes of an input."""
@@ -103,6 +127,14 @@ class Product:
         for plan in self._plans.head if self.is_head else self._plans.tiles:
             self.stacks.add(y_to, x_ti, plan)  # pyright: ignore[reportArgumentType] - its own kind of plan
         return y_to
+
+    def _joined_order(self, device: torch.device) -> Tensor:
+        found: list[Tensor] = []
+        first = 0
+        for count, order_o in zip(self.outputs, self._orders, strict=True):
+            found.append((torch.arange(count) if order_o is None else order_o) + first)
+            first += count
+        return torch.cat(found).to(device)
 
     def _compute(self, x: Tensor) -> tuple[Tensor, ...]:
         y = self.compute(x.reshape(-1, self.inputs)).view(*x.shape[:-1], -1)
@@ -140,7 +172,13 @@ def _joined_bias(layers: Sequence[nn.Linear]) -> Tensor | None:
 
 
 def replace_linears(
-    model: nn.Module, skip: Sequence[str], plans: Plans, *, wide: bool = False, owned: bool = False
+    model: nn.Module,
+    skip: Sequence[str],
+    plans: Plans,
+    *,
+    wide: bool = False,
+    owned: bool = False,
+    orders: Mapping[str, Tensor] | None = None,
 ) -> dict[str, tuple[Product, int]]:
     """Replace a model's linear layers; which product computes each, by path.
 
@@ -150,6 +188,7 @@ def replace_linears(
         plans: Shared by all layers.
         wide: Whether inputs are float32 whatever the weights are.
         owned: Whether the layers' weights are given up as soon as their product has them in the form that it needs.
+        orders: By path, which output of a layer comes where; those that aren't named stay as they are.
     """
     head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None  # pyright: ignore
     made: dict[str, tuple[Product, int]] = {}
@@ -159,7 +198,8 @@ def replace_linears(
         children = {name: child for name, child in parent.named_children() if isinstance(child, nn.Linear)}
         for names in _groups(children, head):
             layers = [children[name] for name in names]
-            product = Product(layers, plans, head=layers[0] is head, wide=wide)
+            own = [(orders or {}).get(f"{path}.{name}".lstrip(".")) for name in names]
+            product = Product(layers, plans, head=layers[0] is head, wide=wide, orders=own)
             for number, (name, layer) in enumerate(zip(names, layers, strict=True)):
                 if owned:  # tied weights stay with whoever else refers to them
                     layer.weight = nn.Parameter(layer.weight.new_empty(0), requires_grad=False)

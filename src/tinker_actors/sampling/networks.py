@@ -91,12 +91,14 @@ class Network:
         expected = self._try_original()
         layers = install(model, self._holder)
         wide = vision is None and wide_products(self.dtype, self.device)
-        self._products = replace_linears(model, (TOWER,), self._plans, wide=wide, owned=owned)
+        lean = LeanDecoder.fits(model)
+        orders = LeanDecoder.orders(model) if lean else {}
+        self._products = replace_linears(model, (TOWER,), self._plans, wide=wide, owned=owned, orders=orders)
         if wide:
             widen(model)
         if owned:
             _settle_weights(model)
-        self._lean = LeanDecoder(model, self._holder) if LeanDecoder.fits(model) else None
+        self._lean = LeanDecoder(model, self._holder) if lean else None
         # fewer rows than this are computed otherwise by some product
         self._least_rows = max((product.least_rows for product, _ in self._products.values()), default=1)
         self.kv_shape = self._try(layers, expected)
@@ -134,7 +136,7 @@ class Network:
             if (weights := adapter.weights.get(path)) is not None:
                 own[number] = (weights.a, weights.b, weights.scale)
         for product in {id(product): product for product, _ in self._products.values()}.values():
-            product.stacks.put(place, parts[id(product)])
+            product.put(place, parts[id(product)])
         taken.add(index)
         slot = next(number for number in range(len(self._adapters) + 1) if number not in self._adapters)
         self._adapters[slot] = place
