@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import math
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -15,8 +16,11 @@ from tests.gateway.gateways import TINY
 from tests.gateway.tinker_wire import PROMPT, Wire, published, wired
 from tinker.proto import tinker_public_pb2 as wire
 
+from tinker_actors.data import Image
 from tinker_actors.gateway.crowding import Crowding
 from tinker_actors.gateway.record_kinds import ModelRecord
+from tinker_actors.gateway.runtime import ServedModel
+from tinker_actors.models import load_tokenizer
 from tinker_actors.policies import SnapshotStore
 from tinker_actors.sampling import SamplingParams, SamplingReply, SamplingRequest
 
@@ -163,6 +167,23 @@ async def test_what_can_not_be_served_is_refused_by_its_name_on_the_wire(client:
     assert named in refused.json()["detail"]
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"sampling_params": {"max_tokens": 2**40}},
+        {"sampling_params": {"top_k": 2**70}},
+        {"sampling_params": {"stop": [2**70]}},
+        {"prompt": {"chunks": [{"type": "encoded_text", "tokens": [2**70]}]}},
+        {"target_prompt_logprobs": {"data": [2**70], "shape": [3, 1]}},
+        {"seq_id": 2**70},
+    ],
+    ids=str,
+)
+async def test_numbers_that_nothing_behind_takes_are_refused(client: Wire, body: dict):
+    sampler = await client.sampler(base_model=TINY.name)
+    assert (await client.ask(sampler, **body)).status_code == 422
+
+
 async def test_an_image_for_a_model_that_reads_none_and_an_unknown_token_fail_by_name(client: Wire):
     sampler = await client.sampler(base_model=TINY.name)
     image = {"chunks": [{"type": "image", "data": "AAAA", "format": "png"}]}
@@ -289,3 +310,38 @@ async def test_what_is_anothers_is_unknown(client: Wire):
         client.post("retrieve_futures", target={"sampling_session_id": "theirs"}),
     ):
         assert (await asked).status_code == 404
+
+
+async def test_images_stand_in_a_prompt_where_they_were_put(tmp_path: Path):
+    model = ServedModel(name="seeing", base_model="tiny-qwen2-vl")
+    image = Image.of(np.arange(48 * 32, dtype=np.uint8).reshape(32, 48))
+    rule = load_tokenizer(model.catalogue_name).images
+    assert rule is not None
+    chunk = rule.chunk(image)
+    part = {"type": "image", "data": base64.b64encode(image.data).decode(), "format": "png"}
+    text = [{"type": "encoded_text", "tokens": [5, 6]}, {"type": "encoded_text", "tokens": [7]}]
+    params = {"max_tokens": 3, "temperature": 0, "stop": []}
+    async with wired(tmp_path, model) as client:
+        sampler = await client.sampler(base_model=model.name)
+        prompt = {"chunks": [text[0], part | {"expected_tokens": chunk.token_count}, text[1]]}
+        response = await client.sample(sampler, prompt=prompt, sampling_params=params, prompt_logprobs=True)
+        async with client.gateway.serving.loaded(model.name) as snapshot:
+            request = SamplingRequest(
+                prompt=(5, 6, *[chunk.placeholder] * chunk.token_count, 7),
+                images=(chunk,),
+                snapshot=snapshot,
+                params=SamplingParams(max_tokens=3, temperature=0, default_stops=False),
+                prompt_logprobs=True,
+            )
+            expected = await client.gateway.runtime.engines_of(model.name).sampler.sample(request)
+        assert ints(response.sequences[0].tokens) == list(expected.samples[0].tokens)
+        assert floats(response.prompt_logprobs)[1:] == pytest.approx(expected.prompt_logprobs, abs=1e-6)
+        wrong = [
+            (part | {"expected_tokens": 99}, f"takes {chunk.token_count} positions"),
+            (part | {"format": "jpeg"}, "its data is 'png'"),
+            (part | {"data": "%"}, "no base64"),
+            (part | {"data": "AAAA"}, "can't be read"),
+        ]
+        for seq_id, (given, named) in enumerate(wrong, start=1):
+            failed = await client.sample(sampler, seq_id=seq_id, prompt={"chunks": [given]})
+            assert (failed["category"], named in failed["error"]) == ("user", True), failed

@@ -15,6 +15,7 @@ from tinker.proto import tinker_public_pb2 as wire
 
 from tinker_actors.gateway.gateway import Gateway
 from tinker_actors.gateway.record_kinds import CheckpointKind, CheckpointRecord, ModelRecord
+from tinker_actors.gateway.runtime import ServedModel
 from tinker_actors.policies import PolicySpec
 
 PROMPT = (5, 6, 7, 8)
@@ -60,9 +61,9 @@ class Wire:
 
 
 @asynccontextmanager
-async def wired(root: Path, **options: Any) -> AsyncIterator[Wire]:
+async def wired(root: Path, *models: ServedModel, **options: Any) -> AsyncIterator[Wire]:
     """A gateway and a client with a session; the header `Tenant` says who asks."""
-    async with gateway_at(root, TINY, admit=by_header, **options) as (gateway, http):
+    async with gateway_at(root, *(models or (TINY,)), admit=by_header, **options) as (gateway, http):
         client = Wire(gateway, http)
         client.session = (await client.post("create_session")).json()["session_id"]
         yield client

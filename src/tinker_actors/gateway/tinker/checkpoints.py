@@ -15,7 +15,7 @@ from tinker_actors.gateway.caller import Caller, CallerOf, needs
 from tinker_actors.gateway.record_kinds import CheckpointRecord, ModelRecord, SessionRecord
 from tinker_actors.gateway.refusals import RefusalError
 from tinker_actors.gateway.tinker.pages import Limit, Offset, cursor, moment, texts
-from tinker_actors.gateway.tinker.shared import Body, GatewayOf
+from tinker_actors.gateway.tinker.shared import Body, GatewayOf, Large
 from tinker_actors.gateway.writing import json_response
 from tinker_actors.policies import PolicySpec, SnapshotStore
 
@@ -49,7 +49,7 @@ class CopyWeights(Body):
 
     source_path: str
     session_id: str | None = None
-    model_seq_id: int | None = None
+    model_seq_id: Large | None = None
     destination_project_id: str | None = None
     ttl_seconds: int | None = None
     weights_access_token: str | None = None

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from tinker_actors.data import Image, ImageChunk
 from tinker_actors.gateway.refusals import RefusalError
-from tinker_actors.gateway.tinker.shared import Body
+from tinker_actors.gateway.tinker.shared import Body, Small
 from tinker_actors.models import load_tokenizer
 from tinker_actors.models.images import ImageRule
 
@@ -21,7 +21,7 @@ class TextPart(Body):
     """Tokens."""
 
     type: Literal["encoded_text"]
-    tokens: list[int]
+    tokens: list[Small]
 
 
 class ImagePart(Body):

@@ -11,7 +11,7 @@ from pydantic import Field
 from tinker_actors.data import ImageChunk
 from tinker_actors.gateway.refusals import RefusalError
 from tinker_actors.gateway.tinker.prompts import Prompt
-from tinker_actors.gateway.tinker.shared import Body
+from tinker_actors.gateway.tinker.shared import Body, Large, Small
 from tinker_actors.sampling import InvalidRequestError, PromptScoring, SamplingParams, SamplingRequest
 
 UNLIMITED = 2**31 - 1
@@ -29,11 +29,11 @@ _WIRE_NAMES: Mapping[str, str] = {
 class Params(Body):
     """How to sample."""
 
-    max_tokens: int | None = None
+    max_tokens: Small | None = None
     seed: int | None = None
-    stop: str | list[str] | list[int] | None = None
+    stop: str | list[str] | list[Small] | None = None
     temperature: float = 1.0
-    top_k: int = -1
+    top_k: Small = -1
     top_p: float = 1.0
 
     @property
@@ -45,11 +45,11 @@ class Params(Body):
 class Ids(Body):
     """A matrix of token ids, dense or in compressed sparse rows; -1 stands for nothing."""
 
-    data: list[int]
+    data: list[Small]
     dtype: Literal["int64"] = "int64"
-    shape: list[int] | None = None
-    sparse_crow_indices: list[int] | None = None
-    sparse_col_indices: list[int] | None = None
+    shape: list[Small] | None = None
+    sparse_crow_indices: list[Small] | None = None
+    sparse_col_indices: list[Small] | None = None
 
     def rows(self, places: int) -> list[list[int]]:
         """The ids of each place, with those that stand for nothing.
@@ -80,16 +80,16 @@ class Asample(Body):
     """A request for samples."""
 
     sampling_session_id: str
-    seq_id: Annotated[int, Field(ge=0, lt=2**63)]
+    seq_id: Large
     prompt: Prompt
     sampling_params: Params = Params()
     num_samples: Annotated[int, Field(ge=1, le=100_000)] = 1
     prompt_logprobs: bool | None = None
-    topk_prompt_logprobs: int = 0
-    topk_sample_logprobs: int = 0
+    topk_prompt_logprobs: Small = 0
+    topk_sample_logprobs: Small = 0
     target_prompt_logprobs: Ids | None = None
-    prompt_alt_tokens_k: int = 0
-    prompt_logprobs_last_n: int | None = None
+    prompt_alt_tokens_k: Small = 0
+    prompt_logprobs_last_n: Small | None = None
 
     def request(self, tokens: tuple[int, ...], images: tuple[ImageChunk, ...], *, job: str) -> SamplingRequest:
         """The request for a sampler; its snapshot is still to be named.

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter
-from pydantic import Field
 from starlette.responses import Response
 
 from tinker_actors.gateway.caller import Caller, CallerOf, needs
 from tinker_actors.gateway.record_kinds import SamplerRecord
 from tinker_actors.gateway.refusals import RefusalError
-from tinker_actors.gateway.tinker.shared import Body, GatewayOf
+from tinker_actors.gateway.tinker.shared import Body, GatewayOf, Large
 from tinker_actors.gateway.writing import json_response
 
 if TYPE_CHECKING:
@@ -20,14 +19,12 @@ if TYPE_CHECKING:
 
 router = APIRouter()
 
-SeqId = Annotated[int, Field(ge=0, lt=2**63)]
-
 
 class CreateSamplingSession(Body):
     """What a client wants to sample from: a base model, or a checkpoint."""
 
     session_id: str
-    sampling_session_seq_id: SeqId
+    sampling_session_seq_id: Large
     base_model: str | None = None
     model_path: str | None = None
 

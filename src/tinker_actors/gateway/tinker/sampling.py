@@ -22,7 +22,7 @@ from tinker_actors.gateway.tinker.prompts import TextPart, read_prompt, read_tex
 from tinker_actors.gateway.tinker.sample_answers import sample_answer
 from tinker_actors.gateway.tinker.sample_bodies import Asample
 from tinker_actors.gateway.tinker.samplers import snapshot_of
-from tinker_actors.gateway.tinker.shared import Body, GatewayOf, promise
+from tinker_actors.gateway.tinker.shared import Body, GatewayOf, Large, promise
 from tinker_actors.gateway.writing import json_response
 from tinker_actors.sampling import Overloaded, SamplingReply, SamplingRequest
 
@@ -43,14 +43,14 @@ class Target(Body):
 
     type: Literal["sampling_session"] = "sampling_session"
     sampling_session_id: str
-    cloned_sampler_id: int = 0
+    cloned_sampler_id: Large = 0
 
 
 class RetrieveFutures(Body):
     """What a client has seen of its requests, and that it waits for more to be done."""
 
     target: Target
-    prev_cursor: int = 0
+    prev_cursor: Large = 0
     timeout: Annotated[float, Field(ge=0)] | None = None
     retrieved_request_ids: tuple[str, ...] = ()
 

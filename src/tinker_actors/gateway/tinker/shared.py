@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 from fastapi import Depends, Request
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
 from tinker_actors.gateway.writing import json_response
@@ -29,6 +29,13 @@ class Body(BaseModel):
     """A request's body. Fields that aren't known are for services of another version and ignored."""
 
     model_config = ConfigDict(protected_namespaces=(), extra="ignore")
+
+
+Small: TypeAlias = Annotated[int, Field(ge=-(2**31), lt=2**31)]
+"""A number that everything behind takes."""
+
+Large: TypeAlias = Annotated[int, Field(ge=0, lt=2**63)]
+"""A count that everything behind takes."""
 
 
 def promise(request_id: str, **more: object) -> Response:
