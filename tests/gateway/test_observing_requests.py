@@ -8,6 +8,7 @@ import logging
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 from prometheus_client import generate_latest
 from tests.gateway.gateways import gateway_at
@@ -44,8 +45,6 @@ def lines(stream: io.StringIO) -> list[dict]:
 
 
 async def test_a_request_is_in_the_log_with_its_trace_tenant_and_key(tmp_path: Path, written: io.StringIO):
-    import httpx
-
     with KeyStore(tmp_path / "keys.sqlite") as keys:
         key, secret = keys.add("acme")
         async with (
@@ -80,8 +79,6 @@ async def test_whatever_fails_is_answered_with_an_id_that_the_log_has_and_with_n
     tmp_path: Path, written: io.StringIO
 ):
     async with gateway_at(tmp_path) as (gateway, _):
-        import httpx
-
         app = create_app(gateway)
 
         @app.get("/v1/boom")
@@ -106,8 +103,6 @@ async def test_whatever_fails_is_answered_with_an_id_that_the_log_has_and_with_n
 
 async def test_messages_to_actors_carry_the_trace_of_the_request(tmp_path: Path):
     async with gateway_at(tmp_path) as (gateway, _):
-        import httpx
-
         app = create_app(gateway)
 
         @app.get("/trace")
@@ -137,6 +132,22 @@ async def test_requests_are_counted_by_route_and_never_by_path(tmp_path: Path):
         assert sample("tinker_actors_http_admission_seconds_count") == 7
         assert sample("tinker_actors_http_requests_in_flight") == 0
         assert "BREW" not in generate_latest(gateway.metrics.registry).decode()
+
+
+async def test_mounted_in_another_application_paths_mean_what_they_mean_alone(tmp_path: Path):
+    from fastapi import FastAPI
+
+    async with gateway_at(tmp_path) as (gateway, _):
+        outer = FastAPI()
+        outer.mount("/within", create_app(gateway))
+        transport = httpx.ASGITransport(outer)
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            assert (await client.get("/within/healthz", headers={"Host": "evil.example"})).status_code == 200
+            assert (await client.get("/within/metrics", headers={"Host": "evil.example"})).status_code == 403
+            answer = await client.post("/within/v1/completions", json={"model": "none", "prompt": ""})
+            assert answer.json()["error"]["type"] == "invalid_request_error"
+            answer = await client.get("/within/v1/metrics", headers={"Host": "evil.example"})
+            assert answer.json()["error"]["code"] == "forbidden"
 
 
 def test_no_request_can_forge_a_line_of_the_log():

@@ -12,6 +12,7 @@ from starlette.types import Message, Receive, Scope
 
 from tinker_actors.gateway.limits import Limits
 from tinker_actors.gateway.refusals import RefusalError
+from tinker_actors.gateway.writing import own_path
 
 _SLOWEST = 64 << 10
 """Bytes a second that a body must bring after its time of grace."""
@@ -37,7 +38,7 @@ async def read_body(scope: Scope, receive: Receive, limits: Limits) -> bytes | N
     encoding = headers.get("content-encoding", "identity").lower()
     if encoding not in ("identity", "zstd"):
         raise RefusalError(415, f"Content-Encoding is {encoding!r}; identity and zstd are taken", code="bad_encoding")
-    most = limits.body_of(scope["path"])
+    most = limits.body_of(own_path(scope))
     declared = headers.get("content-length", "0")
     if declared.isdecimal() and int(declared[:20]) > most:
         raise _too_large(most)

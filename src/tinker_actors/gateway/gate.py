@@ -15,7 +15,7 @@ from tinker_actors.gateway.caller import Caller
 from tinker_actors.gateway.limits import Limiter
 from tinker_actors.gateway.observing.context import present
 from tinker_actors.gateway.refusals import RefusalError
-from tinker_actors.gateway.writing import refusal_response
+from tinker_actors.gateway.writing import own_path, refusal_response
 
 Admit: TypeAlias = Callable[[HTTPConnection], Caller]
 """Says who asks; raises `RefusalError` if nobody known does."""
@@ -36,11 +36,6 @@ _GUARDS = (
     (b"cross-origin-resource-policy", b"same-origin"),
 )
 """Headers of every answer: what it says is meant for the asking program, or for our own page, and for no frame."""
-
-
-def own_path(scope: Scope) -> str:
-    """The path within this application, which may be mounted in another."""
-    return scope["path"].removeprefix(scope.get("root_path", ""))
 
 
 def is_open(path: str) -> bool:

@@ -38,7 +38,7 @@ from tinker_actors.gateway.tinker.app import router as tinker_router
 from tinker_actors.gateway.tinker.options import TinkerOptions
 from tinker_actors.gateway.tinker.runs import TrainingRuns
 from tinker_actors.gateway.tinker.sample_futures import SampleFutures
-from tinker_actors.gateway.writing import json_response, refusal_response
+from tinker_actors.gateway.writing import json_response, own_path, refusal_response
 from tinker_actors.scheduler.service import Scheduler
 
 
@@ -147,15 +147,15 @@ async def _health() -> Response:
 async def refused(request: Request, error: Exception) -> Response:
     """What a route refused, in the form of its API."""
     assert isinstance(error, RefusalError)
-    return refusal_response(request.scope["path"], error)
+    return refusal_response(own_path(request.scope), error)
 
 
 async def _invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     wrong = [f"{'.'.join(map(str, found['loc'][1:])) or 'body'}: {found['msg']}" for found in error.errors()]
-    return refusal_response(request.scope["path"], RefusalError(422, "; ".join(wrong), code="invalid_request"))
+    return refusal_response(own_path(request.scope), RefusalError(422, "; ".join(wrong), code="invalid_request"))
 
 
 async def _failed(request: Request, error: Exception) -> Response:
     refusal = fault_of(error, during=f"{request.method} {request.scope['path']}").refusal()
-    return refusal_response(request.scope["path"], refusal)
+    return refusal_response(own_path(request.scope), refusal)

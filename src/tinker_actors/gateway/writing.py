@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import orjson
 from starlette.responses import Response
+from starlette.types import Scope
 
 from tinker_actors.gateway.observing.context import note_refusal, present
 from tinker_actors.gateway.refusals import RefusalError
+
+
+def own_path(scope: Scope) -> str:
+    """The path within this application, which may be mounted in another."""
+    return scope["path"].removeprefix(scope.get("root_path", ""))
 
 
 def json_response(content: object, status: int = 200, headers: dict[str, str] | None = None) -> Response:

@@ -11,7 +11,7 @@ from tinker_actors.actors.tracing import trace
 from tinker_actors.gateway.faults import fault_of
 from tinker_actors.gateway.observing.context import Asked, present
 from tinker_actors.gateway.observing.metrics import HttpMetrics
-from tinker_actors.gateway.writing import refusal_response
+from tinker_actors.gateway.writing import own_path, refusal_response
 
 access = logging.getLogger("tinker_actors.gateway.access")
 
@@ -64,7 +64,7 @@ class Watch:
                 if status:  # it was under way: the connection can only be cut
                     raise
                 refusal = fault_of(error, during=f"{scope['method']} {scope['path']}").refusal()
-                await refusal_response(scope["path"], refusal)(scope, receive, sent)
+                await refusal_response(own_path(scope), refusal)(scope, receive, sent)
             finally:
                 self._note(asked, scope, status or _GONE, time.perf_counter() - began)
 
