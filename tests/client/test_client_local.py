@@ -12,6 +12,7 @@ from tinker_actors.data import Datum, ModelInput
 from tinker_actors.errors import ConfigError, DataError, PolicyError, TinkerActorsError
 from tinker_actors.gateway.runtime import ServedModel
 from tinker_actors.models import load_tokenizer
+from tinker_actors.policies import SnapshotStore
 from tinker_actors.sampling import SamplingParams
 from tinker_actors.training import AdamParams, LossConfig
 
@@ -136,6 +137,18 @@ async def test_a_checkpoint_is_loaded_into_a_model_before_anything_else(tmp_path
         assert (await fresh.forward(DATA, "cross_entropy")).loss == loss
         with pytest.raises(PolicyError, match="first call"):
             await fresh.load_state(path)
+
+
+async def test_weights_that_were_sampled_without_a_name_go_with_the_client(tmp_path: Path):
+    store = SnapshotStore(tmp_path / "policies")
+    async with ServiceClient.local(SERVED, root=tmp_path) as service:
+        training = await service.create_lora_training_client("tiny-llama", rank=2, seed=1)
+        for _ in range(3):
+            sampling = await training.save_weights_and_get_sampling_client()
+            await sampling.sample(PROMPT, 1, PARAMS)
+        await training.save_weights_for_sampler("kept")
+        assert len(store.list(training.model_id)) == 4
+    assert len(store.list(training.model_id)) == 1
 
 
 async def test_wrong_calls_say_what_would_be_right(tmp_path: Path):

@@ -61,6 +61,7 @@ class LocalService:
         """End them."""
         ended = "success" if error is None else "errored"
         self._gateway.records.sessions.update(self._session, ended_at=time.time(), ended=ended)
+        await self._gateway.checkpoints.end_session(self._session)
         await self._stack.aclose()
 
     async def capabilities(self) -> Capabilities:

@@ -15,10 +15,10 @@ from tinker_actors.client.contract import ModelInfo
 from tinker_actors.client.joint import JointPasses
 from tinker_actors.client.local_sampling import LocalSamples, single
 from tinker_actors.data import Datum
-from tinker_actors.errors import DataError, PolicyError, TinkerActorsError
+from tinker_actors.errors import DataError, PolicyError
 from tinker_actors.gateway.caller import LOCAL
 from tinker_actors.gateway.gateway import Gateway
-from tinker_actors.gateway.record_kinds import CheckpointKind, CheckpointRecord, ModelRecord
+from tinker_actors.gateway.record_kinds import CheckpointKind, CheckpointRecord, ModelRecord, SamplerRecord
 from tinker_actors.gateway.tinker.metric_names import named_metrics
 from tinker_actors.models.catalogue import load_tokenizer
 from tinker_actors.models.tokenizer import Tokenizer
@@ -81,8 +81,7 @@ class LocalTraining:
             handle = await self._engines.trainer.save(self.model_id, stored)
             await self._keep("training", path, handle, ttl)
             if before is not None:
-                with contextlib.suppress(TinkerActorsError):  # it is gone, or pinned
-                    await asyncio.to_thread(SnapshotStore(self._gateway.runtime.store).delete, before.handle)
+                await self._gateway.checkpoints.discard(before.handle, before.base_model)
             return path
 
     async def load_state(self, path: str, *, optimizer: bool) -> None:
@@ -113,6 +112,18 @@ class LocalTraining:
         """Samples from the weights as they are now."""
         async with self._next():
             handle = (await self._engines.trainer.publish(self.model_id)).handle
+        self._gateway.records.samplers.put(  # by which the weights go with the session
+            SamplerRecord(
+                sampler_id=f"{self._record.session_id}:sample:{secrets.token_hex(8)}",
+                tenant=LOCAL.tenant,
+                session_id=self._record.session_id,
+                base_model=self._record.base_model,
+                kind="snapshot",
+                created_at=time.time(),
+                handle=handle,
+                model_id=self.model_id,
+            )
+        )
         return LocalSamples(self._gateway, self._record.base_model, path=None, handle=handle)
 
     async def info(self) -> ModelInfo:
@@ -139,7 +150,7 @@ class LocalTraining:
 
     async def _keep(self, kind: CheckpointKind, path: str, handle: str, ttl: int | None) -> None:
         now = time.time()
-        self._gateway.records.checkpoints.put(
+        self._gateway.checkpoints.put(
             CheckpointRecord(
                 path=path,
                 tenant=LOCAL.tenant,
