@@ -23,6 +23,7 @@ router = APIRouter()
 Events: TypeAlias = Literal["all", "checkpoints", "projects", "teams", "organizations"]
 
 _LONGEST = timedelta(days=14)
+_DAY = 86400
 _GIGABYTE = 2**30
 
 _KINDS: Mapping[UsageKind, dict[str, Any]] = {
@@ -42,7 +43,7 @@ async def audit(caller: CallerOf, gateway: GatewayOf, event_type: Events = "all"
         "tenant = ? AND at >= ? AND at < ?",
         caller.tenant,
         start.timestamp(),
-        (start + timedelta(days=1)).timestamp(),
+        start.timestamp() + _DAY,
         order="at",
     )
     entries = [
