@@ -40,6 +40,9 @@ def main() -> None:
         trace(folder, "twice", attempt)
     if do == "refuse":
         end(folder, attempt, "no such thing", again=False)
+    if do == "slow to load":
+        signal.signal(signal.SIGUSR2, signal.SIG_IGN)
+        select.select([0], [], [], 60)
     signal.signal(signal.SIGUSR1, finish)
     signal.signal(signal.SIGUSR2, save)
     if do == "deaf":

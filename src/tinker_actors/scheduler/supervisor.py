@@ -117,7 +117,7 @@ class Supervisor:
         self._closing = True
         children = list(self._children.values())
         for child in children:
-            child.preempt(self._save_grace, self._grace)
+            self._let_save(child)
         for child in children:
             await asyncio.shield(child.ended)
 
@@ -240,9 +240,14 @@ class Supervisor:
                 self._move(job, JobState.FAILED, Reason.IMPOSSIBLE, why)
             for job in decided.stop:
                 if (child := self._children.get(job)) is not None:
-                    child.preempt(self._save_grace, self._grace)
+                    self._let_save(child)
             started = [self._start(job) for job in decided.start]
             again = not all(started)  # what couldn't be started left its place to others
+
+    def _let_save(self, child: TaskChild) -> None:
+        """Ask a job's process to leave; one that only loads yet has nothing to save."""
+        begun = self.store.get(child.job).state is not JobState.STARTING
+        child.preempt(self._save_grace if begun else 0.0, self._grace)
 
     def _waiting(self) -> list[Waiting]:
         return [
@@ -259,21 +264,18 @@ class Supervisor:
         ]
 
     def _held(self) -> list[Held]:
-        held: list[Held] = []
-        for job in self.store.jobs(JobState.STARTING, JobState.RUNNING, JobState.CANCELLING):
-            child = self._children.get(job.id)
-            held.append(
-                Held(
-                    job=job.id,
-                    tenant=job.tenant,
-                    need=job.need,
-                    priority=job.priority,
-                    since=job.since,
-                    start=job.start,
-                    leaving=child is None or child.leaving,
-                )
+        return [
+            Held(
+                job=job.id,
+                tenant=job.tenant,
+                need=job.need,
+                priority=job.priority,
+                since=job.since,
+                start=job.start,
+                leaving=(child := self._children.get(job.id)) is None or child.leaving,
             )
-        return held
+            for job in self.store.jobs(JobState.STARTING, JobState.RUNNING, JobState.CANCELLING)
+        ]
 
     def _start(self, job_id: str) -> bool:
         """Start a job's process; False if that failed, and so did the job."""
