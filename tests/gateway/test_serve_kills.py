@@ -33,6 +33,15 @@ async def running(http: httpx.AsyncClient, job: str, *, after: int) -> int:
     raise AssertionError(f"{job} is over")
 
 
+async def gone_on(http: httpx.AsyncClient, job: str) -> int:
+    """Wait until a job has been taken up again; after which step."""
+    async with http.stream("GET", f"{JOBS}/{job}/logs", params={"follow": True}, timeout=60) as lines:
+        async for line in lines.aiter_lines():
+            if "going on after step" in line:
+                return int(line.split()[-1])
+    raise AssertionError(f"{job} is over")
+
+
 def processes(root: Path) -> list[psutil.Process]:
     """Task servers of the jobs below a folder."""
     found: list[psutil.Process] = []
@@ -60,8 +69,9 @@ async def test_a_service_that_is_killed_finds_its_jobs_again_and_goes_on_with_th
         (first,) = processes(tmp_path)
         await served.end(signal.SIGKILL)
     async with serve_process(tmp_path) as served, httpx.AsyncClient(base_url=served.url, timeout=60) as http:
-        again = await running(http, job, after=before)
-        assert again > before
+        resumed = await gone_on(http, job)
+        assert resumed >= before - 1  # a step's numbers are written before its state is
+        await running(http, job, after=resumed)
         assert [process.pid for process in processes(tmp_path)] != [first.pid]
         assert len(processes(tmp_path)) == 1
         assert (await states(http, job))[-3:] == ["1 queued interrupted", "2 starting dispatched", "2 running started"]
