@@ -4,10 +4,12 @@
 
 `eight_clients` has eight clients train an adapter each, one after another and then all at once, with small batches, on
 SmolLM2-135M from the cache, else on random weights of its shape (`--quick`: of a smaller one). It fails if an adapter
-doesn't end with the same bits both ways. `overhead` is what a call takes through the service beyond the same call to
-the trainer's process without it. `load` is 200 sampling and 20 training clients (`--quick`: 40 and 4), of which a
-fifth vanishes amid requests or reads slowly, for `--seconds`. The service is `tinker-actors serve`, with one
-thread for each model.
+doesn't end with the same bits both ways.
+
+`overhead` is what a call takes through the service beyond the same call to the trainer's process without it: by plain
+HTTP (`tinker_actors`), and by the official client (`tinker`), whose own work comes on top. `load` is 200 sampling and
+20 training clients (`--quick`: 40 and 4), of which a fifth vanishes amid requests or reads slowly, for `--seconds`. The
+service is `tinker-actors serve`, with one thread for each model.
 """
 
 from __future__ import annotations
@@ -65,15 +67,17 @@ class Run:
     def overhead(self, scratch: Path) -> None:
         """Calls through the service, and without it."""
         calls = 60 if self.quick else 200
-        added: dict[str, list[float]] = {"forward_backward": [], "optim_step": []}
+        added: dict[tuple[str, str], list[float]] = {}
         with service("tiny-llama", scratch) as running:
             for number in range(self.rounds):
-                through = overhead.through_the_gateway(running, calls)
-                without = overhead.in_process("tiny-llama", scratch / str(number), calls)
-                for name, ours, theirs in zip(added, through, without, strict=True):
-                    added[name].append(overhead.median_of(ours) - overhead.median_of(theirs))
-        for name, values in added.items():
-            self.rows.append(table.summarise(f"overhead_{name}_p50", OURS, "ms", values))
+                ways = {"tinker": overhead.by_the_client(running, calls), OURS: overhead.by_plain_http(running, calls)}
+                without = overhead.in_process("tiny-llama", scratch / str(number), calls).medians()
+                for system, found in ways.items():
+                    for name, value in found.medians().items():
+                        added.setdefault((f"overhead_{name}", system), []).append(value - without[name])
+        for (case, system), values in sorted(added.items()):
+            unit = "cpu ms" if case.endswith("processor") else "ms"
+            self.rows.append(table.summarise(case, system, unit, values))
 
     def load(self, scratch: Path) -> None:
         """Many clients at a time."""
