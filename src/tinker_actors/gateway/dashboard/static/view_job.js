@@ -59,7 +59,10 @@ class JobView {
       const current = name === this.tab ? "page" : null;
       return el("a", { href: `#/job/${this.job.id}/${name}`, "aria-current": current }, text);
     };
-    return el("nav", { class: "tabs", "aria-label": "Of this job" }, TABS.map(link));
+    const nav = el("nav", { class: "tabs", "aria-label": "Of this job" }, TABS.map(link));
+    const chosen = () => nav.querySelector("[aria-current]")?.scrollIntoView({ block: "nearest", inline: "nearest" });
+    requestAnimationFrame(chosen); // in a narrow window it may lie beyond the edge
+    return nav;
   }
 
   draw() {
