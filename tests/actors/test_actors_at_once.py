@@ -18,7 +18,9 @@ from tinker_actors.actors import (
     Mesh,
     RestartPolicy,
     deadline,
+    envelope,
 )
+from tinker_actors.actors.guest_serving import GuestServing
 from tinker_actors.actors.inline import DEPTH
 
 where = contextvars.ContextVar("where", default="nowhere")
@@ -353,3 +355,27 @@ async def test_many_senders_at_once_are_all_answered_exactly_once() -> None:
         counter = await mesh.spawn(Counter)
         values = await asyncio.gather(*(counter.options(timeout=10).add(1) for _ in range(2000)))
         assert sorted(values) == list(range(1, 2001))
+
+
+async def test_an_ask_of_another_process_that_comes_after_its_deadline_is_not_begun() -> None:
+    async with Mesh(nodes=2) as mesh:
+        node = mesh._open()[1]
+        log = await mesh.spawn(Log, node=0)
+        await log.read()
+        answer = node.exchange.by_index[1].serving.answer
+        answer([envelope.ASK, 12345, log.address.id, "note", ["late"], None, -0.001])
+        answer([envelope.ASK, 12346, log.address.id, "note", ["in time"], None, 5.0])
+        assert await log.read() == ["in time"]
+
+
+async def test_an_idle_actor_of_the_meshs_own_is_not_open_to_guests() -> None:
+    async with Mesh(nodes=2) as mesh:
+        node = mesh._open()[1]
+        log = await mesh.spawn(Log, node=0)
+        await log.read()
+        node.cells[7] = node.cells[log.address.id]  # as if it were one of them
+        guest = GuestServing(node, node.exchange.by_index[1])
+        guest.answer([envelope.ASK, 12345, 7, "note", ["private"], None, None])
+        guest.answer([envelope.ASK, 12346, log.address.id, "note", ["open"], None, None])
+        del node.cells[7]
+        assert await log.read() == ["open"]

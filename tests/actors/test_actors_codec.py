@@ -293,9 +293,10 @@ async def test_a_cancel_that_arrives_before_its_request_still_cancels_it() -> No
         from tinker_actors.actors.serving import Serving
 
         serving = Serving(node, node.exchange.by_index[1])
+        await log.read()  # from here on the actor is idle
         serving.cancel(12345)
-        serving.ask([env.ASK, 12345, log.address.id, "note", ["late"], None, None])
-        serving.ask([env.ASK, 12346, log.address.id, "note", ["kept"], None, None])
+        serving.answer([env.ASK, 12345, log.address.id, "note", ["late"], None, None])
+        serving.answer([env.ASK, 12346, log.address.id, "note", ["kept"], None, None])
         assert await log.read() == ["kept"]
 
 

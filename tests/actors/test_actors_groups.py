@@ -202,6 +202,20 @@ async def test_a_group_ask_that_would_wait_for_itself_is_refused(mesh: Mesh) -> 
         await chain.ask_all([other, chain])
 
 
+async def test_members_give_their_places_back_with_their_answers_together_or_one_by_one(mesh: Mesh) -> None:
+    first, last = [(await mesh.spawn(Log, mailbox=2)).options(timeout=5.0) for _ in range(2)]
+    group = mesh.group([first, last]).options(timeout=5.0)  # what finds no place waits for one
+    for _ in range(6):
+        await group.ask.read()
+    for times in range(1, 7):
+        await first.note("there")
+        asked = asyncio.create_task(group.ask.wait_for("there", times))
+        await asyncio.sleep(0)
+        await last.peek()
+        await last.note("there")
+        await asked
+
+
 async def test_what_one_member_cannot_send_back_fails_only_that_member() -> None:
     async with Mesh(nodes=2) as mesh:
         echoes = [await mesh.spawn(Echo) for _ in range(3)]
