@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from tests.gateway.job_gateways import Desk, desk
 
@@ -121,6 +122,21 @@ async def test_what_cannot_work_is_one_line_and_exit_code_2(tmp_path: Path, caps
             assert code == 2
             assert named in err
             assert err.count("\n") == 1
+
+
+async def test_a_server_that_ends_does_not_wait_for_those_who_follow(tmp_path: Path, monkeypatch: Any):
+    monkeypatch.setattr("tinker_actors.gateway.listening._ENDING", 600)
+    async with desk(tmp_path / "root") as at, httpx.AsyncClient(timeout=60) as http:
+        job = (await at.submit())["id"]
+        await at.running(job)
+        with listening("127.0.0.1", 0) as listener:
+            async with asyncio.timeout(60), AsyncExitStack() as reading:
+                async with serving(create_app(at.gateway), listener) as url:
+                    asked = http.stream("GET", f"{url}/jobs/v1/jobs/{job}/logs", params={"follow": True})
+                    chunks = (await reading.enter_async_context(asked)).aiter_raw()
+                    assert await anext(chunks) == b"attempt 1 begins\n"
+                with pytest.raises(httpx.RemoteProtocolError):  # the reader sees that this is not the end
+                    await anext(chunks)
 
 
 async def test_a_follower_goes_on_when_the_gateway_is_started_anew(tmp_path: Path, capsys: Any, monkeypatch: Any):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from typing import cast
 
 import uvicorn
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tinker_actors.errors import ConfigError
 from tinker_actors.gateway.wire import GuardedProtocol
@@ -45,12 +47,14 @@ def listening(host: str, port: int) -> Iterator[socket.socket]:
 
 @asynccontextmanager
 async def serving(app: ASGIApp, listener: socket.socket) -> AsyncIterator[str]:
-    """Serve an application on a socket; the URL. Requests under way have a few seconds to end when the block is left.
+    """Serve an application on a socket; the URL. It installs no signal handlers.
 
-    It installs no signal handlers.
+    When the block is left, streams that only wait for more are cut off, as if their reader had gone; other requests
+    under way have a few seconds to end.
     """
+    ending = _Ending(app)
     config = uvicorn.Config(
-        app,
+        ending,
         http=GuardedProtocol,
         ws="none",
         lifespan="off",
@@ -70,7 +74,36 @@ async def serving(app: ASGIApp, listener: socket.socket) -> AsyncIterator[str]:
     try:
         yield _url(listener)
     finally:
+        ending.begun.set()
         await server.shutdown(sockets=[listener])
+
+
+class _Ending:
+    """An application whose streams learn that the server ends: they are told that their reader is gone."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+        self.begun = asyncio.Event()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        whole = scope["type"] != "http"
+
+        async def received() -> Message:
+            nonlocal whole
+            if not whole:
+                message = await receive()
+                whole = message["type"] != "http.request" or not message.get("more_body", False)
+                return message
+            waiting = [asyncio.ensure_future(receive()), asyncio.ensure_future(self.begun.wait())]
+            try:
+                await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                message = waiting[0].result() if waiting[0].done() else None
+            finally:
+                for each in waiting:
+                    each.cancel()
+            return {"type": "http.disconnect"} if message is None else cast("Message", message)
+
+        await self._app(scope, received, send)
 
 
 def _url(listener: socket.socket) -> str:
