@@ -15,6 +15,8 @@ CLONE = 1_000_000_000
 """Sequence numbers of a session's n-th clone begin at n times this."""
 
 _MOST_LOGS = 4096
+_MOST_UNSEEN = 65_536
+"""Finished requests that a log keeps for a client that doesn't poll any more."""
 
 
 class SampleFutures:
@@ -75,7 +77,7 @@ class _Log:
 
     def __init__(self) -> None:
         self._number = time.time_ns() // 1_000_000
-        self._entries: deque[tuple[int, dict[str, Any]]] = deque()
+        self._entries: deque[tuple[int, dict[str, Any]]] = deque(maxlen=_MOST_UNSEEN)
         self._more = asyncio.Event()
 
     def add(self, future: Future) -> None:
