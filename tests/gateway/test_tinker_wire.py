@@ -247,7 +247,14 @@ def test_json_says_the_same_as_protobuf():
 
 
 @pytest.mark.parametrize(
-    "body", [b"", b"{}", b"[]", b'{"model_id":"m","forward_backward_input":{"data":1,"loss_fn":"ppo"}}']
+    "body",
+    [
+        b"",
+        b"{}",
+        b"[]",
+        b'{"model_id":"m","forward_backward_input":{"data":1,"loss_fn":"ppo"}}',
+        b'{"model_id":"m","forward_backward_input":{"data":[1],"loss_fn":"ppo"}}',
+    ],
 )
 def test_json_that_is_no_request_is_refused(body: bytes):
     with pytest.raises(RefusalError, match="no forward_backward request"):
@@ -257,7 +264,6 @@ def test_json_that_is_no_request_is_refused(body: bytes):
 @pytest.mark.parametrize(
     "datum",
     [
-        1,
         {},
         {"model_input": {"chunks": [{"type": "dmel"}]}, "loss_fn_inputs": {}},
         {"model_input": {"chunks": [{"type": "image", "data": "!"}]}, "loss_fn_inputs": {}},
