@@ -10,6 +10,9 @@ const FIRST = 20;
 /** `{policy, stored, left_out, error}` as a section. */
 export function lineage({ policy, stored, left_out: leftOut, error }) {
   const newest = [...stored].reverse();
+  // what is the policy's own goes without its name
+  const near = (handle) =>
+    short(handle).startsWith(`${policy}/`) ? short(handle).slice(policy.length + 1) : short(handle);
   const latest = newest.find((entry) => entry.kind === "snapshot")?.handle;
   const body = el("tbody");
   const more = el(
@@ -29,14 +32,14 @@ export function lineage({ policy, stored, left_out: leftOut, error }) {
             "td",
             {},
             el("span", { class: `mark ${entry.kind}`, "aria-hidden": "true" }),
-            short(entry.handle),
+            near(entry.handle),
             " ",
             el("span", { class: "muted small" }, entry.kind),
           ),
           el("td", { class: "num", "data-label": "Step" }, number(entry.step)),
           el("td", { class: "num", "data-label": "Size" }, size(entry.size)),
           el("td", { "data-label": "Stored" }, moment(entry.created_at)),
-          el("td", { "data-label": "Grew from" }, entry.parent ? short(entry.parent) : "the base model"),
+          el("td", { "data-label": "Grew from" }, entry.parent ? near(entry.parent) : "the base model"),
           el(
             "td",
             {},
