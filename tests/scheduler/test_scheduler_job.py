@@ -122,7 +122,7 @@ async def test_a_trainer_that_raises_ends_the_job_at_once_with_its_error(
         raised.append(time.monotonic())
         raise ZeroDivisionError("in the trainer")
 
-    monkeypatch.setattr(TrainingEngine, "forward_backward", explode)
+    monkeypatch.setattr(TrainingEngine, "forward_backward_many", explode)
     config = small(tmp_path)
     with pytest.raises(ZeroDivisionError, match="in the trainer"):
         await run_job(config, RunFolder.create(config), Recorder())
