@@ -21,6 +21,7 @@ from tinker_actors.gateway.tinker import batches
 from tinker_actors.gateway.tinker.batches import Batch, Row
 from tinker_actors.gateway.tinker.losses import datums_of, image_targets, loss_of
 from tinker_actors.gateway.tinker.outputs import answer_of
+from tinker_actors.gateway.tinker.tensors import of_protobuf as of_tensor
 from tinker_actors.training.contract import ForwardBackwardResult
 
 TOKENS = [1, 2, 3]
@@ -278,3 +279,22 @@ def test_json_that_is_no_datum_is_refused_by_its_place(datum: object):
     batch = batches.of_json(orjson.dumps({"forward_backward_input": asked, "model_id": "m"}), forward_only=False)
     with pytest.raises(DataError, match="datum 0"):
         batch.rows(None)
+
+
+@pytest.mark.parametrize("shape", [[2**62, 0], [0, 2**62], [2**31, 2**31, 0], [2**23, 2**23, 2**23, 0]])
+@pytest.mark.parametrize("sparse", [False, True])
+def test_a_shape_without_elements_that_no_array_can_have_is_the_clients_error(shape: list[int], sparse: bool):
+    tensor = wire.Tensor(dtype=1, shape=shape)
+    if sparse:
+        tensor.sparse_csr.crow_indices = bytes(8)
+    else:
+        tensor.dense = b""
+    with pytest.raises(DataError, match=r"x (has shape|is sparse)"):
+        of_tensor(tensor, "x")
+
+
+@pytest.mark.parametrize("key", ["seq_id", "model_id"])
+def test_a_batch_in_json_whose_fields_are_of_another_kind_is_refused_by_name(key: str):
+    body = {"model_id": "m", "seq_id": 1, "forward_input": {"data": [], "loss_fn": "cross_entropy"}, key: ["x"]}
+    with pytest.raises(RefusalError, match=key):
+        batches.of_json(orjson.dumps(body), forward_only=True)

@@ -99,7 +99,7 @@ class KeyStore:
 
     def __init__(self, path: str | Path, *, clock: Callable[[], float] = time.time) -> None:
         self.path, self._clock = Path(path), clock
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)  # what else is there is of many tenants
         os.close(os.open(self.path, os.O_CREAT | os.O_RDWR, 0o600))
         mode = stat.S_IMODE(self.path.stat().st_mode)
         if mode & 0o077:

@@ -20,6 +20,10 @@ Action: TypeAlias = Callable[[], Awaitable[Answer]]
 MOST_HELD = 1024
 """Commands that a model may have waiting."""
 
+MOST_TOKENS = 4_000_000
+"""Positions of batches that a tenant may have waiting, beyond which only what others wait for is taken; some 200 bytes
+each."""
+
 _REMEMBERED = 4096
 """Commands whose repetition is recognised."""
 
@@ -77,6 +81,16 @@ class CommandLog:
 
     def __len__(self) -> int:
         return len(self.ready) + len(self._held)
+
+    @property
+    def tokens(self) -> int:
+        """Positions of the batches that wait."""
+        waiting = (command.work for command in (*self.ready, *self._held.values()))
+        return sum(work.tokens for work in waiting if isinstance(work, Pass))
+
+    def is_due(self, seq_id: int) -> bool:
+        """Whether nothing has to come before this one."""
+        return seq_id == self._next
 
     @property
     def next_id(self) -> int:

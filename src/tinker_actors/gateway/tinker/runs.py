@@ -15,7 +15,7 @@ from tinker_actors.gateway.record_kinds import CheckpointRecord, ModelRecord
 from tinker_actors.gateway.records import Records
 from tinker_actors.gateway.refusals import RefusalError, not_found
 from tinker_actors.gateway.runtime import Runtime
-from tinker_actors.gateway.tinker.commands import Action, Command, Pass
+from tinker_actors.gateway.tinker.commands import MOST_TOKENS, Action, Command, Pass
 from tinker_actors.gateway.tinker.executor import Executor, LiveModel
 
 logger = logging.getLogger(__name__)
@@ -113,7 +113,24 @@ class TrainingRuns:
             return future.request_id
         executor, live = found
         seq_id = live.log.next_id if seq_id is None else seq_id
-        return live.log.repeated(seq_id) or self._add(executor, live, kind, seq_id, work)
+        if (known := live.log.repeated(seq_id)) is not None:
+            return known
+        if isinstance(work, Pass):
+            self._check_room(live, seq_id)
+        return self._add(executor, live, kind, seq_id, work)
+
+    def _check_room(self, live: LiveModel, seq_id: int) -> None:
+        """Refuse a batch while too many wait; one that others wait for has to come, or they would never go."""
+        logs = [
+            other.log
+            for executor in self._executors.values()
+            for other in executor.models.values()
+            if other.tenant == live.tenant
+        ]
+        waiting = sum(log.tokens for log in logs)
+        if waiting >= MOST_TOKENS and not (live.log.is_due(seq_id) and live.log.gap is not None):
+            detail = f"batches of {waiting} positions wait already; {MOST_TOKENS} may, over all models of a tenant"
+            raise RefusalError(429, detail, code="too_many_tokens", headers={"Retry-After": "1"})
 
     def known(self, caller: Caller, model_id: str, seq_id: int | None) -> str | None:
         """The request id of a command that was given before, so that it need not be read again."""

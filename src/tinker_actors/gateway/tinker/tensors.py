@@ -79,7 +79,9 @@ def _widened(values: NDArray[Any]) -> NDArray[Any]:
 def _shaped(values: NDArray[Any], shape: Sequence[int], where: str) -> NDArray[Any]:
     if not shape:
         return values
-    if min(shape) < 0 or math.prod(shape) != values.size:
+    # without elements a shape may still be beyond what an array can have
+    vast = not values.size and math.prod(size or 1 for size in shape) > MOST_CELLS
+    if min(shape) < 0 or math.prod(shape) != values.size or vast:
         raise DataError(f"{where} has shape {list(shape)}, but {values.size} elements")
     return values.reshape(shape)
 
@@ -87,7 +89,7 @@ def _shaped(values: NDArray[Any], shape: Sequence[int], where: str) -> NDArray[A
 def _written_out(
     values: NDArray[Any], crow: NDArray[Any], columns: NDArray[Any], shape: Sequence[int], where: str
 ) -> NDArray[Any]:
-    if len(shape) != 2 or min(shape) < 0 or math.prod(shape) > MOST_CELLS:
+    if len(shape) != 2 or min(shape) < 0 or max(*shape, math.prod(shape)) > MOST_CELLS:
         raise DataError(
             f"{where} is sparse with shape {list(shape)}; two dimensions of at most {MOST_CELLS} elements are needed"
         )
