@@ -64,7 +64,7 @@ class Batch:
 class JsonInput(Body):
     """A batch in JSON; its datums are checked when they are read."""
 
-    data: list[Any]
+    data: list[dict[str, Any]]
     loss_fn: str
     loss_fn_config: dict[str, float | str] | None = None
 
