@@ -244,3 +244,12 @@ def test_what_is_not_served_is_refused_by_name(service: tinker.ServiceClient):
         made(service, optimizer=types.DimuonOptimizerConfig())
     with pytest.raises(tinker.NotFoundError, match="checkpoint 'tinker://x/weights/y' is not known"):
         service.create_training_client_from_state("tinker://x/weights/y").result()
+
+
+def test_a_large_answer_arrives_whole(service: tinker.ServiceClient):
+    client = made(service)
+    result = client.forward_backward(supervised() * 500, "cross_entropy").result()  # 5,000 targets
+    assert [output["logprobs"].shape for output in result.loss_fn_outputs] == [[6], [4]] * 500
+    assert result.loss_fn_outputs[0]["logprobs"].tolist() == pytest.approx(
+        result.loss_fn_outputs[-2]["logprobs"].tolist(), abs=1e-4
+    )

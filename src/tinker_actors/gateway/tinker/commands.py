@@ -40,7 +40,7 @@ class Pass:
 
     datums: Sequence[Datum]
     loss: LossConfig
-    answer: Callable[[ForwardBackwardResult], Answer]
+    answer: Callable[[ForwardBackwardResult], Awaitable[Answer]]
 
     @property
     def tokens(self) -> int:

@@ -114,7 +114,7 @@ class Executor:
         batches = [(model.model_id, work.datums, work.loss) for model, _, work in members]
         try:
             results = await self.trainer.forward_backward_many(batches, every_target=True)
-            answers = [work.answer(result) for (_, _, work), result in zip(members, results, strict=True)]
+            answers = [await work.answer(found) for (_, _, work), found in zip(members, results, strict=True)]
         except Exception as error:  # the boundary, as above
             if len(members) > 1 and isinstance(error, TinkerActorsError) and not isinstance(error, ActorError):
                 for member in members:  # nothing was computed for anyone; whose fault it is shows one by one

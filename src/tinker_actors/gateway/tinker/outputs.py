@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import groupby, pairwise
@@ -18,6 +19,17 @@ from tinker_actors.gateway.tinker.metric_names import named_metrics
 from tinker_actors.training.contract import ForwardBackwardResult
 
 OUTPUT_TYPE = "ArrayRecord"
+
+
+_LITTLE = 4096
+"""Log-probs that are written in less time than a thread takes to be woken."""
+
+
+async def written(result: ForwardBackwardResult, rows: Sequence[Row], loss: Loss) -> Answer:
+    """As `answer_of`; a large answer is written beside the loop, for which others wait."""
+    if sum(map(len, result.logprobs)) <= _LITTLE:
+        return answer_of(result, rows, loss)
+    return await asyncio.to_thread(answer_of, result, rows, loss)
 
 
 def answer_of(result: ForwardBackwardResult, rows: Sequence[Row], loss: Loss) -> Answer:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Annotated, Any, TypeVar
 
@@ -19,7 +19,7 @@ from tinker_actors.gateway.tinker.batches import Batch
 from tinker_actors.gateway.tinker.commands import Action, Pass
 from tinker_actors.gateway.tinker.losses import datums_of, loss_of
 from tinker_actors.gateway.tinker.models import check_optimizer
-from tinker_actors.gateway.tinker.outputs import answer_of
+from tinker_actors.gateway.tinker.outputs import written
 from tinker_actors.gateway.tinker.shared import Body, GatewayOf, promise
 from tinker_actors.models import load_tokenizer
 from tinker_actors.training.contract import AdamParams, ForwardBackwardResult
@@ -135,9 +135,9 @@ def _work(batch: Batch, record: ModelRecord, gateway: GatewayOf) -> Pass | Actio
         return partial(_refuse, error)
     tokens = sum(map(len, datums))
 
-    def answer(result: ForwardBackwardResult) -> Answer:
+    async def answer(result: ForwardBackwardResult) -> Answer:
         gateway.accounts.used(record.tenant, record.session_id, record.base_model, {"trained": tokens})
-        return answer_of(result, rows=rows, loss=loss)
+        return await written(result, rows, loss)
 
     if batch.forward_only:
         look = partial(engines.trainer.forward, batch.model_id, datums, loss.config, every_target=True)
@@ -149,5 +149,5 @@ async def _refuse(error: TinkerActorsError) -> Answer:
     raise error
 
 
-async def _look(look: Callable[[], Any], answer: Callable[[ForwardBackwardResult], Answer]) -> Answer:
-    return answer(await look())
+async def _look(look: Callable[[], Any], answer: Callable[[ForwardBackwardResult], Awaitable[Answer]]) -> Answer:
+    return await answer(await look())
