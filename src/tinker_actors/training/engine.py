@@ -217,10 +217,6 @@ class TrainingEngine:
     def publish(self, policy_id: str, *, ttl: float | None = None) -> Snapshot:
         """Store a policy's present weights as its next snapshot, for samplers.
 
-        snapshot = self.store.publish(policy_id, policy.write_snapshot, ttl=ttl, **self._facts(policy))
-        if lent := policy.lend():
-            hand_over(snapshot, lent)
-
         Raises:
             UnknownPolicyError: No policy of this id is in training here.
         """
