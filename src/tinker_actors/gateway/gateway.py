@@ -29,6 +29,7 @@ from tinker_actors.gateway.observing.metrics import HttpMetrics
 from tinker_actors.gateway.observing.requests import Watch
 from tinker_actors.gateway.openai.app import router as openai_router
 from tinker_actors.gateway.openai.speakers import Speakers
+from tinker_actors.gateway.pace import Pace
 from tinker_actors.gateway.records import Records
 from tinker_actors.gateway.refusals import RefusalError
 from tinker_actors.gateway.runtime import Runtime
@@ -62,6 +63,7 @@ class Gateway:
         speakers: What models need to be spoken to in text.
         samples: Those of sampling sessions.
         crowding: How much may be under way at the samplers.
+        pace: How fast requests for samples are let in.
         training: The models in training.
         tinker: What the operator chose of the Tinker API.
         checkpoints: Keeps named checkpoints until they expire or are deleted.
@@ -83,6 +85,7 @@ class Gateway:
     speakers: Speakers = field(init=False)
     samples: SampleFutures = field(init=False, default_factory=SampleFutures)
     crowding: Crowding = field(default_factory=Crowding)
+    pace: Pace = field(default_factory=Pace)
     checkpoints: Checkpoints = field(init=False)
     accounts: Accounts = field(init=False)
     signer: Signer = field(init=False, default_factory=Signer)
@@ -110,6 +113,7 @@ class Gateway:
                 session_life=self.tinker.session_life,
             )
             await stack.enter_async_context(self.training.running())
+            await stack.enter_async_context(self.pace.kept())
             self._stack = stack.pop_all()
         return self
 

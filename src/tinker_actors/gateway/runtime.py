@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
@@ -9,13 +10,16 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from tinker_actors.actors import Mesh, RestartPolicy
+from tinker_actors.actors import Actor, Mesh, RestartPolicy
 from tinker_actors.errors import ConfigError
 from tinker_actors.gateway.refusals import RefusalError
 from tinker_actors.models import resolve
 from tinker_actors.policies import PolicyRegistry
 from tinker_actors.sampling import Sampler
 from tinker_actors.training import Trainer
+
+BEHIND = 10
+"""How much nicer than the gateway the engines' processes are (`nice`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +57,13 @@ class Engines:
     served: ServedModel
     trainer: Trainer
     sampler: Sampler
+
+
+class _Background(Actor):
+    """Lets the other processes of the host go first, where they and this one's threads want the processors."""
+
+    async def on_start(self) -> None:
+        os.nice(BEHIND)  # of this thread, and of those that it starts from now on: the ones that compute
 
 
 class Runtime:
@@ -121,9 +132,11 @@ class Runtime:
         return self._lengths[model]
 
     async def _start(self, served: ServedModel, *, node: int) -> Engines:
+        restart = RestartPolicy.on_failure()  # without what they held, which whoever put it there sees to
         common = {"base_model": served.catalogue_name, "store": str(self.store), "dtype": served.dtype, "node": node}
         suffix = served.name.replace("/", "--")
-        restart = RestartPolicy.on_failure()  # without what they held, which whoever put it there sees to
+        if node:  # clients are answered while it computes
+            await self.mesh.spawn(_Background, name=f"background:{suffix}", node=node, restart=restart)
         trainer = await self.mesh.spawn(Trainer, name=f"trainer:{suffix}", restart=restart, **common, **served.trainer)
         sampler = await self.mesh.spawn(Sampler, name=f"sampler:{suffix}", restart=restart, **common, **served.sampler)
         return Engines(served=served, trainer=trainer, sampler=sampler)

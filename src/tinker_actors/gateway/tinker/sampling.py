@@ -109,6 +109,13 @@ class _Asked:
             RefusalError: Too much is under way, a field can't be served, or the checkpoint is gone.
         """
         body, sampler, gateway = self.body, self.sampler, self.gateway
+        if not gateway.pace.lets_in():
+            raise RefusalError(
+                429,
+                "the service has more requests than it can answer in time; ask again in 1 s",
+                code="overloaded",
+                headers={"Retry-After": "1"},
+            )
         handle = snapshot_of(sampler, self.caller, gateway)
         ready = None if body.prompt.has_images else self._request(*read_text(body.prompt))
         held = sum(len(part.tokens) for part in body.prompt.chunks if isinstance(part, TextPart))
