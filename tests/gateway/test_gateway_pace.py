@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import psutil
-from gateways import TINY, gateway_at
+from tests.gateway.gateways import TINY, gateway_at
 
 from tinker_actors.gateway.pace import Pace
 from tinker_actors.gateway.runtime import BEHIND, Runtime, ServedModel

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import httpx
-import psutil
 import pytest
 from tests.gateway.gateways import TINY, gateway_at
 
@@ -215,8 +216,8 @@ async def test_when_the_engine_dies_its_commands_fail_and_its_models_go_on_from_
             saved, unsaved = await client.model(session, 0), await client.model(session, 1)
             path = (await client.result(await client.post("save_weights", model_id=saved, seq_id=1, path="a")))["path"]
             expected = await client.result(await client.backward(saved, 2))
-            (engine,) = psutil.Process().children()
-            engine.kill()
+            (engine,) = (pid for node, pid in runtime.mesh.pids.items() if node)
+            os.kill(engine, signal.SIGKILL)
             lost = await client.result(await client.backward(saved, 3))
             assert lost["category"] == "server"
             assert lost["error"].endswith(f"create a training client from its last checkpoint, {path}")
