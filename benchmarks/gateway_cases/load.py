@@ -6,6 +6,7 @@ import asyncio
 import random
 import statistics
 import time
+from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +15,8 @@ import aiohttp
 from benchmarks.gateway_cases.service import NAME, Service
 
 HEADERS = {"X-API-Key": "tml-benchmark"}
+ARRIVING = 10.0
+"""Seconds in which the clients come, one after another."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -163,7 +166,13 @@ async def measure(service: Service, *, samplers: int, trainers: int, seconds: fl
         async with asyncio.TaskGroup() as group:
             group.create_task(clients.watch())
             for number in range(samplers):
-                group.create_task(clients.sampling(number))
+                group.create_task(_arriving(number / samplers, clients.sampling(number)))
             for number in range(trainers):
-                group.create_task(clients.training(number))
+                group.create_task(_arriving(number / trainers, clients.training(number)))
         return clients.seen
+
+
+async def _arriving(share: float, client: Coroutine[Any, Any, None]) -> None:
+    """Have a client come when that share of the others has come."""
+    await asyncio.sleep(share * ARRIVING)
+    await client

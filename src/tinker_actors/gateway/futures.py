@@ -70,18 +70,23 @@ class Future:
     read: bool = False
     settled_at: float = 0.0
     task: asyncio.Task[Any] | None = None
-    _settled: asyncio.Event = field(default_factory=asyncio.Event)
+    # none once it is settled: what is kept for minutes consists of few objects, which the collector looks through
+    _settled: asyncio.Event | None = field(default_factory=asyncio.Event)
 
     def settle(self, answer: Answer) -> bool:
         """Give the answer; says whether it was the first, since only that counts."""
         if self.answer is not None:
             return False
         self.answer, self.settled_at = answer, time.monotonic()
-        self._settled.set()
+        if self._settled is not None:
+            self._settled.set()
+            self._settled = None
         return True
 
     async def settled(self, seconds: float) -> bool:
         """Wait for the answer, at most so long; says whether it is there."""
+        if self._settled is None:
+            return True
         try:
             async with asyncio.timeout(seconds):
                 await self._settled.wait()
@@ -214,6 +219,7 @@ class Futures:
 
     def _ended(self, future: Future, work: Coroutine[Any, Any, Answer], task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
+        future.task = None
         if future.answer is None:  # cancelled, perhaps before the work began
             work.close()
             fault = Fault(status=499, category="user", text=f"{future.kind} was cancelled", code="cancelled")

@@ -27,7 +27,7 @@ class Pace:
     """
 
     def __init__(
-        self, *, bearable: float = 0.02, slowest: float = 50.0, fastest: float = 5000.0, burst: float = 32.0
+        self, *, bearable: float = 0.01, slowest: float = 50.0, fastest: float = 5000.0, burst: float = 16.0
     ) -> None:
         self._bearable, self._slowest, self._fastest, self._burst = bearable, slowest, fastest, burst
         self.rate = fastest

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
+import orjson
 from numpy.typing import NDArray
 from tinker.proto import tinker_public_pb2 as wire
 
@@ -19,10 +21,10 @@ _MISSING = -99999.0
 
 def sample_answer(asked: Asample, reply: SamplingReply) -> Answer:
     """The answer to a request for samples."""
-    message = _message(asked, reply)
-    return Answer(
-        content=message.SerializeToString(), media_type="application/x-protobuf", plain=lambda: _plain(asked, reply)
-    )
+    content = _message(asked, reply).SerializeToString()
+    # written now, as bytes: the reply itself would be thousands of objects to keep
+    plain = partial(orjson.loads, orjson.dumps(_plain(asked, reply)))
+    return Answer(content=content, media_type="application/x-protobuf", plain=plain)
 
 
 def _message(asked: Asample, reply: SamplingReply) -> Any:
