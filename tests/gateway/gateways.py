@@ -73,7 +73,7 @@ def in_a_thread(root: Path, *models: ServedModel, **settings: Any) -> Iterator[t
     def run() -> None:
         try:
             asyncio.run(serve())
-        except BaseException as error:
+        except BaseException as error:  # told to the thread that waits for the start
             if started.done():
                 raise
             started.set_exception(error)

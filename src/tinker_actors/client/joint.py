@@ -63,10 +63,9 @@ class JointPasses:
 
     async def _pass(self, together: Sequence[_Waiting]) -> None:
         batches = [(waiting.model, waiting.data, waiting.loss) for waiting in together]
-        # the boundary to the trainer: what it raises goes to whoever waits
         try:
             results = await self._trainer.forward_backward_many(batches, every_target=True)
-        except Exception as error:
+        except Exception as error:  # the boundary to the trainer: what it raises goes to whoever waits
             if len(together) > 1 and isinstance(error, TinkerActorsError) and not isinstance(error, ActorError):
                 for waiting in together:  # nothing was computed for anyone; whose fault it is shows one by one
                     await self._pass([waiting])

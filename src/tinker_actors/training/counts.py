@@ -55,7 +55,7 @@ class Counts:
         began = time.perf_counter()
         try:
             return work()
-        except BaseException:
+        except BaseException:  # counted, whatever it is, and raised again
             self.failed += 1
             raise
         finally:

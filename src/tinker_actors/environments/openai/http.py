@@ -126,7 +126,7 @@ async def served(
                 raise ClientDisconnect
             if first.result() is None:
                 answering.result()  # refused before anything was said: an error with a status of its own
-    except BaseException:
+    except BaseException:  # a client that left, or a request that is cancelled, ends the answering too
         await _cancel(answering)
         raise
     return _Stream(_events(events, first.result(), told, answering), answering)

@@ -89,7 +89,7 @@ class TrainingRuns:
         async def action():
             try:
                 answer = await create()
-            except BaseException as error:
+            except BaseException as error:  # a model that a cancelled command didn't make is lost too
                 live.lost = RefusalError(400, f"model {record.model_id!r} was not made: {error}", code="no_model")
                 executor.drop(live, live.lost)
                 executor.models.pop(record.model_id, None)
