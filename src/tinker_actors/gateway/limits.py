@@ -87,7 +87,7 @@ class Buckets:
     """A token bucket for each of those who ask: `rate` a second, and `burst` at once after a pause.
 
     Args:
-        rate: Tokens that come in a second.
+        rate: Tokens that come in a second; may be set anew.
         burst: Tokens that there are at most.
         most: How many who ask are kept in mind; beyond it, who was quiet longest starts anew.
         clock: Seconds.
@@ -96,7 +96,7 @@ class Buckets:
     def __init__(
         self, rate: float, burst: float, *, most: int = 16384, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._rate, self._burst, self._most, self._clock = rate, burst, most, clock
+        self.rate, self._burst, self._most, self._clock = rate, burst, most, clock
         self._held: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def take(self, who: str) -> float:
@@ -107,8 +107,8 @@ class Buckets:
         """
         now = self._clock()
         tokens, at = self._held.pop(who, (self._burst, now))
-        tokens = min(self._burst, tokens + (now - at) * self._rate)
-        wait = 0.0 if tokens >= 1 else (1 - tokens) / self._rate
+        tokens = min(self._burst, tokens + (now - at) * self.rate)
+        wait = 0.0 if tokens >= 1 else (1 - tokens) / self.rate
         self._held[who] = (tokens if wait else tokens - 1, now)
         if len(self._held) > self._most:
             self._held.popitem(last=False)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+
+from tinker_actors.gateway.limits import Buckets
 
 _EVERY = 0.02
 _SLOWER, _FASTER = 0.8, 1.02
@@ -29,26 +30,24 @@ class Pace:
     def __init__(
         self, *, bearable: float = 0.01, slowest: float = 50.0, fastest: float = 5000.0, burst: float = 16.0
     ) -> None:
-        self._bearable, self._slowest, self._fastest, self._burst = bearable, slowest, fastest, burst
-        self.rate = fastest
-        self._left, self._at = burst, time.monotonic()
+        self._bearable, self._slowest, self._fastest = bearable, slowest, fastest
+        self._bucket = Buckets(fastest, burst)
+
+    @property
+    def rate(self) -> float:
+        """Requests a second that are let in at present."""
+        return self._bucket.rate
 
     def lets_in(self) -> bool:
         """Whether one more request is let in now."""
-        now = time.monotonic()
-        self._left = min(self._burst, self._left + (now - self._at) * self.rate)
-        self._at = now
-        if self._left < 1:
-            return False
-        self._left -= 1
-        return True
+        return not self._bucket.take("everybody")
 
     def saw(self, late: float) -> None:
         """Learn how many seconds late the loop was just now."""
         if late > self._bearable:
-            self.rate = max(self._slowest, self.rate * _SLOWER)
+            self._bucket.rate = max(self._slowest, self.rate * _SLOWER)
         else:
-            self.rate = min(self._fastest, self.rate * _FASTER + 1)
+            self._bucket.rate = min(self._fastest, self.rate * _FASTER + 1)
 
     @asynccontextmanager
     async def kept(self) -> AsyncIterator[None]:
