@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import signal
-import sys
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from rich.console import Console
 
 from tinker_actors.console.live import LiveView
 from tinker_actors.console.plain import PlainView
+from tinker_actors.console.signals import leave_at_once, until_done_or_signalled
 from tinker_actors.environments import Environment, load_environment
 from tinker_actors.errors import ConfigError
 from tinker_actors.scheduler import JobConfig, RunConfig, RunFolder, check_job, find_runs, load_config, run_job
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _PATIENCE = 4.0
 """Seconds that a stopped run has to clean up."""
 
@@ -46,14 +44,14 @@ def run_command(target: str, overrides: Sequence[str], *, plain: bool, resume: b
         with ExitStack() as stack:
             plain = plain or not console.is_terminal or _has_person(config)
             view = PlainView(console) if plain else stack.enter_context(LiveView(console))
-            received = runner.run(_until_done_or_signalled(run_job(config, folder, view)))
+            received = runner.run(until_done_or_signalled(run_job(config, folder, view), told=_hurry, leave=_leave))
     except BaseException:  # an interrupt too ends the loop properly
         runner.close()
         raise
     if received is not None:
         again = f"stopped by {signal.Signals(received).name}; go on with: tinker-actors run {folder.root} --resume"
         console.print(again, markup=False, highlight=False, soft_wrap=True)
-        _leave_at_once(128 + received)
+        _leave(128 + received)
     runner.close()
     return 0
 
@@ -103,39 +101,11 @@ def _resume(target: str, overrides: Sequence[str]) -> tuple[RunFolder, JobConfig
     return folder, folder.load_config(tuple(overrides))
 
 
-async def _until_done_or_signalled(run: Coroutine[Any, Any, object]) -> int | None:
-    """Await a run.
-
-    The first signal cancels it and is returned once it has cleaned up; a second one, or a clean-up that takes too long,
-    ends the process. Its children go with it.
-    """
-    loop = asyncio.get_running_loop()
-    task = loop.create_task(run)
-    received: list[int] = []
-
-    def stop(number: int) -> None:
-        if received:
-            _leave_at_once(128 + number)
-        received.append(number)
-        loop.call_later(_PATIENCE, _leave_at_once, 128 + number)
-        task.cancel()
-
-    for number in _SIGNALS:
-        loop.add_signal_handler(number, stop, number)
-    try:
-        await task
-    except asyncio.CancelledError:
-        if not received:
-            raise
-    finally:
-        for number in _SIGNALS:
-            loop.remove_signal_handler(number)
-    return received[0] if received else None
+def _hurry(number: int) -> None:
+    """End the process if what a signal stopped takes too long to clean up."""
+    asyncio.get_running_loop().call_later(_PATIENCE, _leave, 128 + number)
 
 
-def _leave_at_once(code: int) -> NoReturn:
-    """Leave without waiting for compute threads: all that is to be kept is on disk already."""
+def _leave(code: int) -> NoReturn:
     Console().show_cursor(True)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
+    leave_at_once(code)

@@ -5,20 +5,17 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
-import os
 import signal
-import sys
-from collections.abc import Coroutine
+from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
 from tinker_actors.console.extras import check_extra
+from tinker_actors.console.signals import leave_at_once, until_done_or_signalled
 from tinker_actors.scheduler.states import JobState
-
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def serve_command(options: argparse.Namespace) -> int:
@@ -48,11 +45,11 @@ def serve_command(options: argparse.Namespace) -> int:
     # not closed by `run`: closing waits for compute threads, which can't be cancelled
     runner = asyncio.Runner()
     try:
-        runner.run(_until_signalled(_serve(config, console), console))
+        runner.run(until_done_or_signalled(_serve(config, console), told=partial(_tell, console)))
     except BaseException:  # an interrupt too ends the loop properly
         runner.close()
         raise
-    _leave(0)
+    leave_at_once(0)
 
 
 async def _serve(config: Any, console: Console) -> None:
@@ -78,34 +75,9 @@ async def _serve(config: Any, console: Console) -> None:
                     _print(console, f"waiting for {len(jobs)} running jobs to save; Ctrl-C again ends at once")
 
 
-async def _until_signalled(serving: Coroutine[Any, Any, None], console: Console) -> None:
-    """Await the service; the first signal ends it properly, a second one at once. Its children go with it."""
-    loop = asyncio.get_running_loop()
-    task = loop.create_task(serving)
-    received: list[int] = []
-
-    def stop(number: int) -> None:
-        if received:
-            _leave(128 + number)
-        received.append(number)
-        _print(console, f"ending by {signal.Signals(number).name}")
-        task.cancel()
-
-    for number in _SIGNALS:
-        loop.add_signal_handler(number, stop, number)
-    try:
-        await task
-    except asyncio.CancelledError:
-        if not received:
-            raise
+def _tell(console: Console, number: int) -> None:
+    _print(console, f"ending by {signal.Signals(number).name}")
 
 
 def _print(console: Console, line: str) -> None:
     console.print(Text(line), soft_wrap=True)
-
-
-def _leave(code: int) -> NoReturn:
-    """Leave without waiting for compute threads: all that is to be kept is on disk already."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
