@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -157,6 +158,21 @@ async def test_a_copy_shares_the_files_until_the_last_of_both_is_gone(client: Wi
     assert (copy.tenant, copy.public, copy.expires_at) == ("other", False, None)
     assert (await client.http.delete(route(copy), headers=OTHER)).status_code == 204
     assert not stored(client, record)
+
+
+async def test_what_is_deleted_twice_at_once_is_gone_and_what_took_its_place_stays(client: Wire):
+    record, other, newer = [await published(client) for _ in "abc"]
+    checkpoints = client.gateway.checkpoints
+    await asyncio.gather(*(checkpoints.delete(record) for _ in range(4)))
+    assert not stored(client, record)
+    deleting = asyncio.create_task(checkpoints.delete(other))
+    await asyncio.sleep(0)  # it has begun
+    newer = replace(newer, path=other.path)
+    checkpoints.put(newer)
+    await deleting
+    assert client.gateway.records.checkpoints.get(other.path) == newer
+    assert not stored(client, other)
+    assert stored(client, newer)
 
 
 async def test_a_copy_into_a_slot_of_a_session_is_made_once(client: Wire):

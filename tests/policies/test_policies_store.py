@@ -9,6 +9,8 @@ import pytest
 
 from tinker_actors.errors import ConfigError, PolicyError, SnapshotCorruptError, UnknownPolicyError
 from tinker_actors.policies import Retention, SnapshotStore
+from tinker_actors.policies.handles import Handle
+from tinker_actors.policies.local_place import LocalPlace
 
 
 def writing(text: str):
@@ -172,6 +174,22 @@ def test_expiry_by_age_and_time_to_live_never_takes_the_newest(store):
     while time.time() <= brief.expires_at:
         pass
     assert store.expire("p", Retention()) == (brief.handle,)
+
+
+def test_two_may_delete_a_snapshot_at_once(store, monkeypatch):
+    snapshot = publish(store)
+    place = LocalPlace(Path(store.root))
+    rename = os.rename
+
+    def beaten(source, target):  # another is faster, between the look and the deed
+        monkeypatch.setattr(os, "rename", rename)
+        place.discard(Handle.parse(snapshot.handle))
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", beaten)
+    place.discard(Handle.parse(snapshot.handle))
+    assert store.list("p") == ()
+    assert not list(Path(store.root).rglob(".gone-*"))
 
 
 def test_a_pinned_snapshot_cannot_be_deleted(store):

@@ -43,6 +43,7 @@ class Checkpoints:
         self._served = {model.name for model in runtime.models}
         self._store = SnapshotStore(runtime.store)
         self._changed = asyncio.Event()
+        self._deleting = asyncio.Lock()
         self.copies = Copies()
 
     def put(self, record: CheckpointRecord) -> None:
@@ -56,22 +57,25 @@ class Checkpoints:
         self._changed.set()
 
     async def delete(self, record: CheckpointRecord) -> None:
-        """Delete a checkpoint, and its files if no other has them."""
+        """Delete a checkpoint, and its files if no other has them; what took its place meanwhile stays."""
         self._records.checkpoints.update(record.path, expires_at=_OVER)
         await self.discard(record.handle, record.base_model)
-        self._records.checkpoints.delete(record.path)
+        left = self._records.checkpoints.get(record.path)
+        if left is not None and left.handle == record.handle and left.expires_at == _OVER:
+            self._records.checkpoints.delete(record.path)
 
     async def discard(self, handle: str, base_model: str) -> None:
         """Delete a snapshot's or checkpoint's files, unless one that hasn't expired has them."""
         living = "handle = ? AND (expires_at IS NULL OR expires_at > ?)"
-        if self._records.checkpoints.count(living, handle, time.time()):
-            return
-        try:
-            await asyncio.to_thread(self._store.delete, handle)
-        except UnknownPolicyError:
-            pass  # a deletion that was cut short had got so far
-        except PolicyError as error:  # pinned by an operator, or the store can't be reached: the files stay
-            logger.warning("the files of %s stay: %s", handle, error)
+        async with self._deleting:  # what expires while it is being deleted is deleted by two
+            if self._records.checkpoints.count(living, handle, time.time()):
+                return
+            try:
+                await asyncio.to_thread(self._store.delete, handle)
+            except UnknownPolicyError:
+                pass  # a deletion before this one, or one that was cut short, had got so far
+            except (PolicyError, OSError) as error:  # pinned by an operator, or the store can't be reached: they stay
+                logger.warning("the files of %s stay: %s", handle, error)
         if base_model in self._served:
             await self._serving.forget(base_model, handle)
 

@@ -79,7 +79,7 @@ class LocalPlace:
         return path
 
     def discard(self, handle: Handle) -> None:
-        """Delete a directory and its pin."""
+        """Delete a directory and its pin; one that is gone already is no error."""
         self.pin(handle, pinned=False)
         discard(self._path(handle))
 

@@ -70,7 +70,7 @@ class Place(Protocol):
         ...
 
     def discard(self, handle: Handle) -> None:
-        """Delete a directory, so that no reader finds half of it under its name, and its pin."""
+        """Delete a directory, so that no reader finds half of it under its name, and its pin; it may be gone."""
         ...
 
     def pins(self, policy_id: PolicyId, kind: HandleKind) -> frozenset[str]:

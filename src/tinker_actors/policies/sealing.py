@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -161,9 +162,10 @@ def verify(directory: Path, *, where: str | None = None) -> Manifest:
 
 
 def discard(directory: Path) -> None:
-    """Delete a directory so that no reader finds half of it under its name."""
+    """Delete a directory so that no reader finds half of it under its name; nothing happens where it is gone."""
     aside = Path(tempfile.mkdtemp(prefix=".gone-", dir=directory.parent))
-    os.rename(directory, aside / directory.name)
+    with contextlib.suppress(FileNotFoundError):  # several may delete it at once
+        os.rename(directory, aside / directory.name)
     shutil.rmtree(aside)
 
 
