@@ -6,6 +6,7 @@ import itertools
 import math
 import statistics
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -23,6 +24,7 @@ from tinker_actors.algorithms import (
 )
 from tinker_actors.data import Episode, EpisodeEnd, Group, ModelInput, Task, Trajectory, Turn, TurnEnd
 from tinker_actors.errors import AlgorithmError
+from tinker_actors.rollouts import rewards_vary
 
 
 def of_group(name: str, rewards: Sequence[float]) -> list[float]:
@@ -159,16 +161,35 @@ def test_a_failed_episode_leaves_a_smaller_group():
     members = [episode(str(number), {"x": reward}) for number, reward in enumerate([1, 0, 0])]
     batches = policy_batches([group(*members, episode("9", {"x": 0}, failed=True))], named("grpo_no_std"), "token_sum")
     assert advantages(batches["policy-x"].datums) == pytest.approx([2 / 3, -1 / 3, -1 / 3])
-    assert (batches["policy-x"].trajectories, batches["policy-x"].failed) == (3, 1)
+    assert (batches["policy-x"].trajectories, batches["policy-x"].left_out) == (3, 1)
 
 
 @pytest.mark.parametrize("name", ["rloo", "leave_one_out", "pass_at_k"])
 def test_a_group_that_failures_leave_too_small_gives_no_signal(name: AdvantageName):
     lost = [episode(str(number), {"x": 0}, failed=True) for number in range(3)]
     (batch,) = policy_batches([group(episode("9", {"x": 1}), *lost)], named(name), "token_sum").values()
-    assert (batch.datums, batch.trajectories, batch.failed) == ((), 1, 3)
+    assert (batch.datums, batch.trajectories, batch.left_out) == ((), 1, 3)
     with pytest.raises(AlgorithmError, match="group of 1"):
         policy_batches([group(episode("9", {"x": 1}))], named(name), "token_sum")
+
+
+def idle(entry: Episode, seat: str, windfall: float = 0.0) -> Episode:
+    """The episode as if a seat had never come to act."""
+    found = [replace(own, turns=(), windfall=windfall) if own.seat == seat else own for own in entry.trajectories]
+    return replace(entry, trajectories=tuple(found))
+
+
+@pytest.mark.parametrize("windfall", [0.0, 1.0])
+def test_episodes_in_which_a_seat_never_came_to_act_are_no_measure_for_its_actions(windfall: float):
+    played = [episode("1", {"x": 0, "o": 0.5}), episode("2", {"x": 0, "o": 0.5})]
+    unplayed = idle(episode("3", {"x": -1, "o": 0}), "o", windfall)
+    batches = policy_batches([group(*played, unplayed)], named("grpo"), "token_sum")
+    assert batches["policy-o"].datums == ()
+    assert (batches["policy-o"].flat_groups, batches["policy-o"].left_out) == (1, 1)
+    assert advantages(batches["policy-x"].datums) == pytest.approx([0.5**0.5, 0.5**0.5, -(2**0.5)])
+    assert not rewards_vary(group(*(replace(own, trajectories=own.trajectories[1:]) for own in (*played, unplayed))))
+    assert "policy-o" in policy_batches([group(played[0], unplayed)], named("rloo"), "token_sum")
+    assert "policy-o" not in policy_batches([group(unplayed)], named("grpo"), "token_sum")
 
 
 def test_frozen_seats_are_neither_trained_nor_counted():

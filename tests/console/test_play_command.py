@@ -210,7 +210,7 @@ def test_words_are_understood(run):
         (["--against", "nobody"], "'nobody' can't play: it is no run folder"),
         (["--against", "first=person"], "that seat is yours"),
         (["--against", "demonstration", "--against", "person"], "SEAT=WHO says whom"),
-        (["--against", "script:missing"], "scripted seat 'missing' is not found"),
+        (["--against", "script:missing"], "scripted seat 'missing' is not found (the environment's file has next_one)"),
         (["--watch", "--against", "person"], "--watch is for games of others"),
         (["--games", "0"], "at least 1 is needed"),
         (["--option", "log"], "NAME=VALUE is needed"),

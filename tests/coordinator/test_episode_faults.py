@@ -70,10 +70,7 @@ def check(victim, point, found):
     if victim == "coordinator":
         assert isinstance(found, ActorError)
         return
-    rewards = {
-        entry.seat: entry.reward + found.metrics.get(f"reward_without_turn/{entry.seat}", 0.0)
-        for entry in found.trajectories
-    }
+    rewards = {entry.seat: entry.reward for entry in found.trajectories}
     if point == "close":
         assert (found.end, rewards) == (EpisodeEnd.TERMINATED, {"x": 0.5, "o": -0.5})
     elif victim == "environment":

@@ -288,10 +288,7 @@ class Episodes(RuleBasedStateMachine):
         assert episode.end is EpisodeEnd(self.end)
         assert (episode.error is not None) == (self.end in ("failed", "forfeited"))
         assert all(player.finished == 1 for player in self.players.values())
-        earned = {
-            seat: episode.trajectory(seat).reward + episode.metrics.get(f"reward_without_turn/{seat}", 0.0)
-            for seat in SEATS
-        }
+        earned = {seat: episode.trajectory(seat).reward for seat in SEATS}
         assert earned == self.rewards
         ends = {entry.seat: entry.end for entry in episode.trajectories}
         forfeited = self.failed if self.end == "forfeited" else set()

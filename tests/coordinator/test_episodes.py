@@ -105,13 +105,13 @@ async def test_simultaneous_seats_act_together_and_the_environment_hears_all_at_
     assert environment.heard == [{"x": "x", "o": "o"}]
 
 
-async def test_rewards_before_a_seats_first_turn_wait_for_it_or_are_reported():
+async def test_rewards_before_a_seats_first_turn_wait_for_it_or_are_a_windfall():
     environment = Duel({"x": "1"}, Step(observation={"o": "2"}, reward={"o": 2.0}), over(o=1.0))
     episode = await play(environment, x=Listening(), o=Listening())
     assert [turn.reward for turn in episode.trajectory("o").turns] == [3.0]
     episode = await play(Duel({"x": "1"}, over(o=2.0)), x=Listening(), o=Listening())
-    assert episode.trajectory("o").turns == ()
-    assert episode.metrics == {"reward_without_turn/o": 2.0}
+    assert (episode.trajectory("o").turns, episode.trajectory("o").windfall) == ((), 2.0)
+    assert episode.trajectory("o").reward == 2.0
 
 
 async def test_three_agents_give_three_trajectories_each():

@@ -121,8 +121,8 @@ async def test_the_run_has_the_last_word():
 
 async def test_a_team_loses_together():
     episode = await play(Teams(), b=Fails(ValueError("no"), turn=0))
-    assert rewards(episode) == {"a": -0.5, "b": -1.0, "c": 0.0}
-    assert episode.metrics == {"reward_without_turn/c": 1.0}
+    assert rewards(episode) == {"a": -0.5, "b": -1.0, "c": 1.0}
+    assert [entry.windfall for entry in episode.trajectories] == [0.0, 0.0, 1.0]
 
 
 async def test_an_environment_may_say_itself_what_a_failure_is_worth():
@@ -175,8 +175,7 @@ async def test_all_that_are_late_forfeit_together_and_nobody_wins_if_that_is_eve
     late = EpisodeLimits(turn_seconds=0.02)
     episode = await play(Together(), late, b=Fails("hangs"), c=Fails("hangs"))
     assert episode.error == "game: seats 'b', 'c', turn 0: not done in time (turn_seconds 0.02)"
-    assert rewards(episode) == {"a": 0.0, "b": -1.0, "c": -1.0}
-    assert episode.metrics == {"reward_without_turn/a": 1.0}
+    assert rewards(episode) == {"a": 1.0, "b": -1.0, "c": -1.0}
     everyone = {seat: Fails("hangs") for seat in Trio.seats}
     assert (await play(Together(), late, **everyone)).end is EpisodeEnd.FAILED
 

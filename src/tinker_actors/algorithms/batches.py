@@ -18,7 +18,7 @@ class PolicyBatch:
     Attributes:
         datums: Trajectories with a nonzero advantage, the only ones with a gradient, unless all were asked for.
         trajectories: How many trainable trajectories the batch was made of.
-        failed: How many episodes were left out because they failed.
+        left_out: How many episodes were left out because they failed or the seat never came to act.
         action_tokens: How many tokens were sampled in them.
         groups: How many (task, seat) groups there were.
         flat_groups: How many of those had equal rewards throughout.
@@ -27,7 +27,7 @@ class PolicyBatch:
 
     datums: tuple[Datum, ...]
     trajectories: int
-    failed: int
+    left_out: int
     action_tokens: int
     groups: int
     flat_groups: int
@@ -35,19 +35,21 @@ class PolicyBatch:
 
 
 def seat_groups(groups: Sequence[Group]) -> dict[str, list[SeatGroup]]:
-    """For each policy its groups, one per task and seat with trainable trajectories of it."""
+    """For each policy its groups, one per task and seat with trainable trajectories of it.
+
+    Where the seat never came to act nothing was chosen: such trajectories are no measure for the others of the group.
+    """
     found: dict[str, list[SeatGroup]] = {}
     for group in groups:
         for seat in group.trainable_seats:
             entries = group.trajectories(seat)
             for policy in dict.fromkeys(entry.policy for entry in entries if entry.policy is not None):
-                own = SeatGroup(
-                    environment=group.task.environment,
-                    seat=seat,
-                    members=tuple(entry for entry in entries if entry.policy == policy),
-                    failed=len(group.failed),
-                )
-                found.setdefault(policy, []).append(own)
+                own = [entry for entry in entries if entry.policy == policy]
+                if played := tuple(entry for entry in own if entry.turns):
+                    left_out = len(group.failed) + len(own) - len(played)
+                    found.setdefault(policy, []).append(
+                        SeatGroup(environment=group.task.environment, seat=seat, members=played, left_out=left_out)
+                    )
     return found
 
 
@@ -81,7 +83,7 @@ def policy_batch(
     return PolicyBatch(
         datums=tuple(datum for own in made for datum in own),
         trajectories=len(members),
-        failed=sum(group.failed for group in groups),
+        left_out=sum(group.left_out for group in groups),
         action_tokens=sum(trajectory.action_tokens for trajectory in members),
         groups=len(groups),
         flat_groups=sum(len(set(group.rewards)) == 1 for group in groups),

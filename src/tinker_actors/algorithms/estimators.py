@@ -31,15 +31,15 @@ class SeatGroup:
     Attributes:
         environment: The task's environment.
         seat: The seat.
-        members: Its trajectories; those of failed episodes are left out.
-        failed: How many episodes of the task failed.
+        members: Its trajectories; those of failed episodes are left out, and those in which it never came to act.
+        left_out: How many episodes of the task those are.
         values: For each member, where the policy has a value head, its value at every action token.
     """
 
     environment: str
     seat: str
     members: tuple[Trajectory, ...]
-    failed: int = 0
+    left_out: int = 0
     values: tuple[TokenRows, ...] | None = None
 
     @property
@@ -79,11 +79,11 @@ def by_group(estimate: GroupEstimator, *, least: int = 1) -> Estimator:
 
     Args:
         estimate: For one group.
-        least: How many trajectories it needs. A group that has fewer because episodes of it failed gets 0.
+        least: How many trajectories it needs. A group that has fewer because episodes of it are left out gets 0.
     """
 
     def advantages(group: SeatGroup) -> list[float]:
-        short = len(group.members) < least <= len(group.members) + group.failed
+        short = len(group.members) < least <= len(group.members) + group.left_out
         return [0.0] * len(group.members) if short else estimate(group.rewards)
 
     return lambda groups: [[Signal(advantage=value) for value in advantages(group)] for group in groups]

@@ -260,7 +260,7 @@ class EpisodeProtocol:
             end=end,
             trajectories=self._scores.trajectories(self._agents, end, self._forfeited),
             error=error,
-            metrics={**self._metrics, **self._scores.unearned},
+            metrics=self._metrics,
         )
 
     async def _close(self, episode: Episode) -> None:

@@ -10,7 +10,10 @@ from tinker_actors.environments import Agent
 
 
 class Scores:
-    """A reward belongs to the last turn of its seat; one that comes before the first turn waits for it."""
+    """A reward belongs to the last turn of its seat; one that comes before the first turn waits for it.
+
+    What a seat was given that never acts is a windfall of its trajectory.
+    """
 
     def __init__(self, seats: tuple[str, ...]) -> None:
         self._turns: dict[str, list[Turn]] = {seat: [] for seat in seats}
@@ -42,11 +45,6 @@ class Scores:
         """The last turn of a seat ended otherwise than its agent thought."""
         self._turns[seat][-1] = replace(self._turns[seat][-1], end=end)
 
-    @property
-    def unearned(self) -> dict[str, float]:
-        """Rewards of seats that never acted: they have no turn to belong to, and are reported rather than lost."""
-        return {f"reward_without_turn/{seat}": reward for seat, reward in self._early.items() if reward}
-
     def trajectories(
         self, agents: Mapping[str, Agent], end: EpisodeEnd, failed: tuple[str, ...]
     ) -> tuple[Trajectory, ...]:
@@ -64,6 +62,7 @@ class Scores:
                 turns=self._rewarded(seat),
                 end=EpisodeEnd.FAILED if seat in failed else end,
                 trainable=agents[seat].trainable,
+                windfall=self._early.get(seat, 0.0),
             )
             for seat in self._turns
         )

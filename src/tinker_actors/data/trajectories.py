@@ -81,6 +81,7 @@ class Trajectory:
         turns: In order.
         end: How the episode ended for this seat: as the episode did, or `FAILED` for a seat that forfeited it.
         trainable: Whether these turns may enter datums and statistics; False for frozen seats.
+        windfall: What a seat was given that never came to act; no turn earned it.
     """
 
     seat: str
@@ -88,11 +89,12 @@ class Trajectory:
     turns: tuple[Turn, ...]
     end: EpisodeEnd
     trainable: bool = True
+    windfall: float = 0.0
 
     @property
     def reward(self) -> float:
-        """The sum over turns."""
-        return math.fsum(turn.reward for turn in self.turns)
+        """The sum over turns, and the windfall."""
+        return math.fsum(turn.reward for turn in self.turns) + self.windfall
 
     @property
     def action_tokens(self) -> int:

@@ -11,8 +11,12 @@ from tinker_actors.rollouts.plans import RolloutPlan
 
 
 def rewards_vary(group: Group) -> bool:
-    """Whether some trainable seat has different rewards within the group; else no advantage is other than zero."""
-    return any(len({entry.reward for entry in group.trajectories(seat)}) > 1 for seat in group.trainable_seats)
+    """Whether some trainable seat has different rewards within the group; else no advantage is other than zero.
+
+    Episodes in which it never came to act don't count: no advantage is taken over them.
+    """
+    played = ([entry for entry in group.trajectories(seat) if entry.turns] for seat in group.trainable_seats)
+    return any(len({entry.reward for entry in entries}) > 1 for entries in played)
 
 
 async def collect_kept(

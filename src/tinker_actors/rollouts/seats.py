@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import random
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -237,8 +238,9 @@ def script(spec: ScriptedSeat, environment: type[Environment]) -> Callable[..., 
     try:
         found = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError, ValueError) as error:
+        why = str(error) if colon else f"the environment's file has {_listed(environment)}"
         raise ConfigError(
-            f"scripted seat {path!r} is not found ({error}); package.module:function is needed, or the name of a "
+            f"scripted seat {path!r} is not found ({why}); package.module:function is needed, or the name of a "
             "function in the environment's file"
         ) from None
     if not callable(found):
@@ -249,6 +251,17 @@ def script(spec: ScriptedSeat, environment: type[Environment]) -> Callable[..., 
         options = ", ".join(f"{key}={value!r}" for key, value in spec.options.items())
         raise ConfigError(f"scripted seat {path!r} can't be called with (messages, {options}): {error}") from None
     return found
+
+
+def _listed(environment: type[Environment]) -> str:
+    """The functions of an environment's file that can play a seat."""
+    members = vars(sys.modules[environment.__module__])
+    found = [
+        name
+        for name, member in members.items()
+        if inspect.isfunction(member) and next(iter(inspect.signature(member).parameters), None) == "messages"
+    ]
+    return " and ".join(found) or "none"
 
 
 def _given(function: Callable[..., Any], seat: str, seed: int) -> dict[str, Any]:

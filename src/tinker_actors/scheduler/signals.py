@@ -54,7 +54,7 @@ class Signals:
         config = self._config
         own = seat_groups(groups).get(self._policy)
         if not own:  # none of its episodes is valid
-            return PolicyBatch(datums=(), trajectories=0, failed=0, action_tokens=0, groups=0, flat_groups=0)
+            return PolicyBatch(datums=(), trajectories=0, left_out=0, action_tokens=0, groups=0, flat_groups=0)
         valued = config.policy.value_head
         return policy_batch(
             await self._valued(own) if valued else own,
