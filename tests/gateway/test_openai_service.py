@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import base64
 import io
+import threading
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from itertools import count
 from typing import Any
 
 import openai
@@ -26,6 +28,8 @@ from tinker_actors.gateway.record_kinds import CheckpointRecord, ModelRecord
 from tinker_actors.gateway.runtime import ServedModel
 from tinker_actors.models import load_tokenizer
 from tinker_actors.policies import PolicySpec
+from tinker_actors.sampling.engine import Engine
+from tinker_actors.sampling.step import Steps
 
 TOKENIZER = load_tokenizer("tiny-llama")
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -143,18 +147,34 @@ async def test_a_prompt_is_scored_without_sampling(served):
     assert refused.value.param == "max_tokens"
 
 
-async def test_a_client_that_leaves_amid_its_stream_ends_the_sampling(served):
+async def test_a_client_that_leaves_amid_its_stream_ends_the_sampling(served, monkeypatch):
     gateway, api = served
     sampler = gateway.runtime.engines_of(MODEL).sampler
     before = (await sampler.stats()).cancelled
+    steps, given_up = count(), threading.Event()
+    compute, cancel = Steps.run, Engine.cancel
+
+    def run(*args: Any) -> Any:
+        if next(steps) >= 100:  # of the thousands that the answer has: it can't end before its client has gone
+            given_up.wait(60)
+        return compute(*args)
+
+    def cancelled(engine: Engine, ticket: Any) -> None:
+        under_way = not ticket.closed
+        cancel(engine, ticket)
+        if under_way:
+            given_up.set()
+
+    monkeypatch.setattr(Steps, "run", run)
+    monkeypatch.setattr(Engine, "cancel", cancelled)
     stream = await api.chat.completions.create(
-        model=MODEL, messages=HELLO, stream=True, extra_body={"ignore_eos": True}
+        model=MODEL, messages=HELLO, stream=True, seed=1, extra_body={"ignore_eos": True}
     )
     async for chunk in stream:
         if chunk.choices[0].delta.content:
             break
     await stream.close()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(50):
         while (stats := await sampler.stats()).cancelled == before or stats.running:
             pass
 
