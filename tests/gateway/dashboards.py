@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from playwright.async_api import Browser, Page
+from playwright.async_api import Browser, Page, expect
 from tests.console.recorded import MODEL
 from tests.scheduler.job_material import fake, request
 
@@ -31,6 +31,10 @@ from tinker_actors.scheduler.states import JobKind, JobState
 from tinker_actors.telemetry import JsonlWriter
 
 STEPS = 40
+PATIENCE = 60_000
+"""Milliseconds in which a page must show what it is to show, on however busy a machine."""
+
+expect.set_options(timeout=PATIENCE)
 
 
 @dataclass(slots=True)
@@ -73,7 +77,7 @@ class Dashboard:
         """A page of it. What goes wrong in the page is an error at its end."""
         context = await browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **settings})
         page = await context.new_page()
-        page.set_default_timeout(20_000)
+        page.set_default_timeout(PATIENCE)
         page.on("pageerror", lambda error: self.wrong.append(str(error)))
         page.on("console", lambda message: self.wrong.append(message.text) if _is_bad(message) else None)
         await page.goto(f"{self.url}/{path}")

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
 from playwright.async_api import Browser, Page, Request, expect
-from tests.browser.chromium import chromium
 from tests.console.recorded import episode, trajectory, turn
 from tests.gateway.dashboards import STEPS, Dashboard, dashboard, measure, play
 
@@ -18,25 +16,13 @@ from tinker_actors.gateway.admission import Admission
 from tinker_actors.gateway.keys import KeyStore
 from tinker_actors.scheduler.states import JobState
 
-WIDE = 15_000  # ms in which a page that is busy must show something
-
-
-@pytest.fixture
-async def browser() -> AsyncIterator[Browser]:
-    async with chromium() as browser:
-        yield browser
-
-
-@pytest.fixture
-async def board(tmp_path: Path) -> AsyncIterator[Dashboard]:
-    async with dashboard(tmp_path) as board, board.served():
-        yield board
+pytestmark = pytest.mark.asyncio(loop_scope="session")  # the browser's
 
 
 async def test_jobs_appear_move_and_end_without_a_reload(board: Dashboard, browser: Browser):
     async with board.page(browser) as page:
         await expect(page.get_by_text("No jobs yet")).to_be_visible()
-        await expect(page.locator("#link")).to_have_text("Live", timeout=WIDE)
+        await expect(page.locator("#link")).to_have_text("Live")
         job, run = await board.running("guess")
         row = page.locator(f"tr[data-job={job.id}]")
         await expect(row.locator(".state")).to_have_text("running")
@@ -106,17 +92,17 @@ async def test_a_lost_server_is_named_and_its_return_brings_what_was_missed(tmp_
         job, run = await board.running("guess")
         measure(run, 1, 3)
         page = await pages.enter_async_context(board.page(browser, f"#/job/{job.id}"))
-        await expect(page.locator("#link")).to_have_text("Live", timeout=WIDE)
+        await expect(page.locator("#link")).to_have_text("Live")
         reward = page.get_by_role("img", name="Reward")
         await expect(reward).to_have_attribute("aria-label", starting("Reward: guess 0.03 at step 3"))
         await server.aclose()
-        await expect(page.locator("#link")).to_contain_text("No answer", timeout=WIDE)
+        await expect(page.locator("#link")).to_contain_text("No answer")
         await expect(reward).to_be_visible()  # what was known stays
         measure(run, 4, 6)
         await board.scheduler.cancel(job.id)
         await board.scheduler.wait(job.id)
         async with board.served(urlsplit(board.url).port or 0):
-            await expect(page.locator("#link")).to_have_text("Live", timeout=WIDE)
+            await expect(page.locator("#link")).to_have_text("Live")
             await expect(reward).to_have_attribute("aria-label", starting("Reward: guess 0.06 at step 6"))
             await expect(page.locator("h1 + span .state")).to_have_text("cancelled")
 

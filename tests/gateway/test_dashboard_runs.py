@@ -4,29 +4,16 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 from playwright.async_api import Browser, Locator, Page, expect
-from tests.browser.chromium import chromium
 from tests.console.recorded import episode, trajectory, turn
-from tests.gateway.dashboards import Dashboard, dashboard, measure, play
+from tests.gateway.dashboards import Dashboard, measure, play
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")  # the browser's
 
 LINE = {"light": (36, 84, 204), "dark": (134, 170, 255)}  # of the first run: --run-0
 HOSTILE = "</script><script>window.taken = 1</script><img src=x onerror='window.taken = 1'><b>bold</b>"
-
-
-@pytest.fixture
-async def browser() -> AsyncIterator[Browser]:
-    async with chromium() as browser:
-        yield browser
-
-
-@pytest.fixture
-async def board(tmp_path: Path) -> AsyncIterator[Dashboard]:
-    async with dashboard(tmp_path) as board, board.served():
-        yield board
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
