@@ -27,7 +27,7 @@ async def guest(
     )
     assert process.stderr is not None
     reader = asyncio.create_task(process.stderr.read())
-    joined = asyncio.create_task(mesh.wait_for_nodes(count, timeout=20))
+    joined = asyncio.create_task(mesh.wait_for_nodes(count, timeout=60))
     try:
         await asyncio.wait([reader, joined], return_when=asyncio.FIRST_COMPLETED)
         if not joined.done():

@@ -174,7 +174,7 @@ async def test_a_sender_that_never_waits_lets_the_loop_go_on(curious: Curious) -
 
         direct = asyncio.create_task(ask_for_ever())
         nested = asyncio.create_task(others[0].ask_for_ever(others[1]))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             for _ in range(100):
                 await asyncio.sleep(0)
         for task in (direct, nested):
@@ -353,7 +353,7 @@ async def test_order_holds_between_messages_that_began_at_once_and_those_that_wa
 async def test_many_senders_at_once_are_all_answered_exactly_once() -> None:
     async with Mesh() as mesh:
         counter = await mesh.spawn(Counter)
-        values = await asyncio.gather(*(counter.options(timeout=10).add(1) for _ in range(2000)))
+        values = await asyncio.gather(*(counter.options(timeout=60).add(1) for _ in range(2000)))
         assert sorted(values) == list(range(1, 2001))
 
 

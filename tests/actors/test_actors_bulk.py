@@ -30,7 +30,7 @@ def arena_of(mesh: Mesh) -> Any:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.002)
 

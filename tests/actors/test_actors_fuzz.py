@@ -183,7 +183,7 @@ class Peer:
         """A good ask among the bad ones; its answer, past all others."""
         self.asked += 1
         self.say([env.ASK, self.asked, WITNESS, "echo", [value], None, None])
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while True:
                 try:
                     _, data, *frames = self.inbound.recv_multipart(zmq.DONTWAIT)

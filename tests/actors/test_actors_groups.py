@@ -43,8 +43,8 @@ async def test_members_that_are_idle_busy_and_new_all_answer(mesh: Mesh) -> None
         await log.note("served")
     holding = asyncio.create_task(busy.hold())
     await busy.wait_for("hold begins")
-    asking = asyncio.create_task(mesh.group(logs).options(timeout=5.0).ask.read())
-    assert await mesh.group([new, idle, new_too]).options(timeout=5.0).ask.read() == [[], ["served"], []]
+    asking = asyncio.create_task(mesh.group(logs).options(timeout=60.0).ask.read())
+    assert await mesh.group([new, idle, new_too]).options(timeout=60.0).ask.read() == [[], ["served"], []]
     holding.cancel()
     assert await asking == [["served"], [], ["served", "hold begins", "hold cancelled"], ["served"], []]
 
@@ -203,8 +203,8 @@ async def test_a_group_ask_that_would_wait_for_itself_is_refused(mesh: Mesh) -> 
 
 
 async def test_members_give_their_places_back_with_their_answers_together_or_one_by_one(mesh: Mesh) -> None:
-    first, last = [(await mesh.spawn(Log, mailbox=2)).options(timeout=5.0) for _ in range(2)]
-    group = mesh.group([first, last]).options(timeout=5.0)  # what finds no place waits for one
+    first, last = [(await mesh.spawn(Log, mailbox=2)).options(timeout=60.0) for _ in range(2)]
+    group = mesh.group([first, last]).options(timeout=60.0)  # what finds no place waits for one
     for _ in range(6):
         await group.ask.read()
     for times in range(1, 7):

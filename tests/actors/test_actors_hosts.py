@@ -115,7 +115,7 @@ async def test_the_end_of_the_mesh_ends_its_guests() -> None:
         assert await other.read() == await log.read() == []
         await mesh.__aexit__(None, None, None)
         assert await process.wait() == 0
-        await asyncio.wait_for(joined.wait_closed(), 5)
+        await asyncio.wait_for(joined.wait_closed(), 60)
     with pytest.raises(UnroutableError):
         await log.read()
 
@@ -177,7 +177,7 @@ async def test_a_guest_never_talks_to_the_next_mesh_on_its_port() -> None:
                     except (NodeUnreachableError, NodeDiedError):
                         told = False
                 with pytest.raises(NodeDiedError):
-                    await asyncio.wait_for(joined.wait_closed(), 10)
+                    await asyncio.wait_for(joined.wait_closed(), 60)
                 assert await other.read() == []
                 assert second.nodes == 1
     finally:

@@ -49,7 +49,7 @@ async def main():
 
 def run(*args: str, code: str | None = None, cwd: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, *args], input=code, cwd=cwd, capture_output=True, text=True, timeout=30, check=False
+        [sys.executable, *args], input=code, cwd=cwd, capture_output=True, text=True, timeout=60, check=False
     )
 
 
@@ -148,13 +148,13 @@ async def _outlives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, blow: signa
         children = [int(pid) for pid in line.split()]
         assert len(children) == 2
         process.send_signal(blow)
-        end = time.monotonic() + 5
+        end = time.monotonic() + 60
         folders = _folders(tmp_path)
         assert len(folders) == 1
         try:
             while any(_alive(pid) for pid in [*children, process.pid]):
                 process.poll()
-                assert time.monotonic() < end, "a process is left after 5 s"
+                assert time.monotonic() < end, "a process is left after a minute"
                 await asyncio.sleep(0.01)
         finally:
             process.kill()

@@ -61,7 +61,7 @@ class Table:
 async def outcome(playing):
     """The episode, or the error that whoever waited for it got; in bounded time."""
     try:
-        return await asyncio.wait_for(playing, 10)
+        return await asyncio.wait_for(playing, 60)
     except ActorError as error:
         return error
 
@@ -92,7 +92,7 @@ async def test_a_participant_that_ends(victim, point, means):
         points = await mesh.spawn(Points, [table.point])
         await table.seat(mesh, points)
         playing = table.play()
-        await asyncio.wait_for(points.until(table.point), 5)
+        await asyncio.wait_for(points.until(table.point), 60)
         ended = mesh.watch(table.condemned)
         if means == "stop" or victim == "environment":
             await mesh.stop(table.condemned, drain=False)
@@ -113,7 +113,7 @@ async def test_what_a_participant_raises_where_it_is(point, order):
         points = await mesh.spawn(Points, [table.point])
         await table.seat(mesh, points)
         playing = table.play()
-        await asyncio.wait_for(points.until(table.point), 5)
+        await asyncio.wait_for(points.until(table.point), 60)
         await points.release(order)
         found = await outcome(playing)
     loser = {"act": "x", "between": "o"}.get(point)
@@ -134,7 +134,7 @@ async def killed_at_all_points():
         for table in (*tables, *bystanders):
             await table.seat(mesh, points)
         playing = [table.play() for table in (*tables, *bystanders)]
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             for table in (*tables, *bystanders):
                 await points.until(table.point)
         assert await tables[0].condemned.pid() == mesh.pids[1] != os.getpid()
@@ -170,7 +170,7 @@ async def test_a_coordinator_says_where_its_episode_stands_and_ends_it_when_aske
         assert await table.coordinator.state() is None
         assert not await table.coordinator.cancel("too early")
         playing = table.play()
-        await asyncio.wait_for(points.until(table.point), 5)
+        await asyncio.wait_for(points.until(table.point), 60)
         state = await table.coordinator.state()
         assert state == EpisodeState(id=table.id, stage=Stage.ACT, turn=1, waiting_for=("o",))
         with pytest.raises(EpisodeError, match="each has a coordinator of its own"):
@@ -190,6 +190,6 @@ async def test_cancelling_whoever_waits_for_an_episode_closes_its_environment(po
         points = await mesh.spawn(Points, [table.point])
         await table.seat(mesh, points)
         playing = table.play()
-        await asyncio.wait_for(points.until(table.point), 5)
+        await asyncio.wait_for(points.until(table.point), 60)
         playing.cancel()
-        await asyncio.wait_for(points.until(f"{table.id}/close"), 5)
+        await asyncio.wait_for(points.until(f"{table.id}/close"), 60)

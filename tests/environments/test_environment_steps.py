@@ -155,7 +155,7 @@ async def test_a_stuck_blocking_call_holds_up_nothing_and_close_follows_it():
             await running.close()
     assert not closed.is_set()
     release.set()
-    assert await asyncio.to_thread(closed.wait, 5)
+    assert await asyncio.to_thread(closed.wait, 60)
 
 
 async def test_stop_iteration_in_a_thread_is_an_error_not_a_hang():
@@ -170,7 +170,7 @@ async def test_stop_iteration_in_a_thread_is_an_error_not_a_hang():
 
     running = live(Ends())
     with pytest.raises(RuntimeError, match="StopIteration"):
-        await asyncio.wait_for(running.reset(1), 5)
+        await asyncio.wait_for(running.reset(1), 60)
     await running.close()
 
 

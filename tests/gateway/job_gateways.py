@@ -121,5 +121,5 @@ async def make_snapshots(mesh: Mesh, folder: JobFolder, base: str = "tiny-llama"
 
 async def all_of(http: httpx.AsyncClient, url: str, **more: Any) -> str:
     """The whole body of a stream."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         return (await http.get(url, **more)).text

@@ -197,7 +197,7 @@ class Service:
         headers = dict(asked.headers) | ({} if key is None else {"X-API-Key": key})
         async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as client:
             body = {"json": asked.body} if asked.content is None else {"content": asked.content}
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 return await client.request(asked.method, asked.path, headers=headers, params=asked.query, **body)
 
     async def outcome(self, asked: Asked, key: str, ids: Mapping[str, Any]) -> tuple[int, str]:

@@ -25,7 +25,7 @@ API = "/dashboard/api"
 
 @asynccontextmanager
 async def asking(board: Dashboard, **headers: str) -> AsyncIterator[httpx.AsyncClient]:
-    async with board.served() as url, httpx.AsyncClient(base_url=url + API, headers=headers, timeout=20) as client:
+    async with board.served() as url, httpx.AsyncClient(base_url=url + API, headers=headers, timeout=60) as client:
         yield client
 
 
@@ -147,7 +147,7 @@ async def test_a_stream_ends_when_its_key_is_revoked(tmp_path: Path, monkeypatch
             events = told(stream)
             await following(events, "hello")
             keys.revoke(key.id)
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 async for _ in events:
                     pass
 
@@ -258,7 +258,7 @@ async def told(response: httpx.Response) -> AsyncIterator[tuple[str, dict]]:
 
 async def following(events: AsyncIterator[tuple[str, dict]], wanted: str) -> dict:
     """The next event of a name."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         async for name, data in events:
             if name == wanted:
                 return data

@@ -151,7 +151,7 @@ async def test_a_follower_goes_on_when_the_gateway_is_started_anew(tmp_path: Pat
                 monkeypatch.setenv("TINKER_ACTORS_URL", url)
                 following = asyncio.create_task(run("logs", job, "--follow"))
                 before = ""
-                async with asyncio.timeout(20):
+                async with asyncio.timeout(60):
                     while "begins" not in before:
                         before += capsys.readouterr().out
                         await asyncio.sleep(0.01)

@@ -26,7 +26,7 @@ async def checkpoints(at: Desk, tenant: str) -> list[str]:
 
 async def handed_over(at: Desk, job: str) -> None:
     """Wait until what a job made has been looked at."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not (at.folder / "jobs" / job / "handed-over").exists():  # noqa: ASYNC110 - nothing tells of it
             await asyncio.sleep(0.02)
 

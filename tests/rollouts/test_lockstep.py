@@ -90,7 +90,7 @@ async def test_batches_hold_the_whole_cohort_in_the_plans_order_whenever_its_epi
                 await own.sample(ask(10 * turn + number))
             own.leave()
 
-        await asyncio.wait_for(asyncio.gather(*map(play, draw.sample(range(6), 6))), 10)
+        await asyncio.wait_for(asyncio.gather(*map(play, draw.sample(range(6), 6))), 60)
         assert sampler.batches == [[0, 1, 2, 3, 4, 5], [11, 12, 14, 15], [22, 25]]
 
 
@@ -225,7 +225,7 @@ async def test_an_episode_that_ends_while_the_others_wait_releases_them():
     await settled()
     assert sampler.batches == []
     await gate.leave("c", "c")
-    await asyncio.wait_for(asyncio.gather(*waiting), 5)
+    await asyncio.wait_for(asyncio.gather(*waiting), 60)
     assert sampler.batches == [[1, 2]]
 
 

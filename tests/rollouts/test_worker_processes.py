@@ -87,7 +87,7 @@ async def test_an_environment_that_kills_its_process_costs_its_own_group_only():
     async with Mesh(nodes=3) as mesh:
         sampler = await mesh.spawn(SeededSampler, node=0)
         wanted = plan(sampler, "trouble_environment", groups=8, tasks=tasks)
-        collected = await asyncio.wait_for(collect(await workers(mesh, TROUBLE), wanted), 40)
+        collected = await asyncio.wait_for(collect(await workers(mesh, TROUBLE), wanted), 100)
     assert {episode.task.seed for episode in collected.failures} == {43}
     assert all("worker lost in 3 of 3 attempts" in episode.error for episode in collected.failures)
     assert len(collected.complete) == 7

@@ -110,7 +110,7 @@ async def test_one_environment_that_sleeps_and_one_that_raises_cost_only_their_g
         limits=EpisodeLimits(turn_seconds=1.0, episode_seconds=5.0),
     )
     workers = [await worker(TROUBLE), await worker(TROUBLE)]
-    collected = await asyncio.wait_for(collect(workers, wanted), 10)
+    collected = await asyncio.wait_for(collect(workers, wanted), 60)
     assert len(collected.complete) == 30
     assert [group for group in range(32) if collected.groups[group].failed] == [5, 9]
     errors = [episode.error for episode in collected.failures]

@@ -121,7 +121,7 @@ class Harness:
             self.engine.start()
         got = {}
         while len(got) < sum(not isinstance(ticket, SamplingReply) for ticket in tickets):
-            ticket, answer = self.answers.get(timeout=20)
+            ticket, answer = self.answers.get(timeout=60)
             got[id(ticket)] = answer
         return [ticket if isinstance(ticket, SamplingReply) else got[id(ticket)] for ticket in tickets]
 

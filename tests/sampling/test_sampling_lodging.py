@@ -56,8 +56,8 @@ def test_many_adapters_in_two_places_each_answer_as_themselves(harness, publishe
     assert counts.evicted >= 4
     assert (counts.read > 0) == reads
     assert (counts.in_host_memory > 0) != reads
-    engine.engine.replace((), {}).result(timeout=20)
-    engine.engine.replace((), {}).result(timeout=20)
+    engine.engine.replace((), {}).result(timeout=60)
+    engine.engine.replace((), {}).result(timeout=60)
     counts = engine.residents.lodging.counts()
     assert (counts.placed, counts.in_host_memory, engine.residents.network.resident) == (0, 0, 0)
 
@@ -70,7 +70,7 @@ def test_a_long_sample_keeps_its_adapter_while_others_want_its_place(harness, pu
     waits = ask(two.handle, "hello", max_tokens=4, temperature=0, default_stops=False)
     tickets = [engine.engine.submit(request) for request in (long, waits)]
     engine.engine.start()
-    answers = [engine.answers.get(timeout=20) for _ in tickets]
+    answers = [engine.answers.get(timeout=60) for _ in tickets]
     assert [tickets.index(ticket) for ticket, _ in answers] == [0, 1]
     assert not engine.wrong
     for (_, reply), request, owner in zip(answers, (long, waits), (one, two), strict=True):
@@ -86,7 +86,7 @@ def test_an_adapter_that_many_ask_for_does_not_keep_another_out(harness, publish
     requests.append(ask(rare.handle, "y", max_tokens=4, seed=1, default_stops=False))
     tickets = [engine.engine.submit(request) for request in requests]
     engine.engine.start()
-    order = [tickets.index(engine.answers.get(timeout=20)[0]) for _ in tickets]
+    order = [tickets.index(engine.answers.get(timeout=60)[0]) for _ in tickets]
     assert order.index(31) < 6
 
 
@@ -107,7 +107,7 @@ def test_samples_go_on_while_an_adapter_is_read(harness, publisher):
     assert len(reply.samples[0].tokens) == 20
     assert engine.engine.stats().waiting == 1
     may_read.set()
-    ticket, reply = engine.answers.get(timeout=20)
+    ticket, reply = engine.answers.get(timeout=60)
     assert ticket is waits
     assert isinstance(reply, SamplingReply)
 
@@ -133,7 +133,7 @@ def test_adapters_come_and_go_under_load_with_refreshes_and_cancellations(harnes
     for cycle in range(100):
         served = rng.sample(adapters, 4)
         handles = [entry.handle for entry in served]
-        engine.engine.replace(handles, engine.residents.check(handles)).result(timeout=20)
+        engine.engine.replace(handles, engine.residents.check(handles)).result(timeout=60)
         for _ in range(3):
             owner = rng.choice(served)
             prompt = tuple(rng.randrange(7, 103) for _ in range(rng.randint(1, 8)))
@@ -144,10 +144,10 @@ def test_adapters_come_and_go_under_load_with_refreshes_and_cancellations(harnes
     left = sum(not ticket.closed for ticket in tickets)
     got = []
     while left > 0 or not engine.answers.empty():
-        got.append(engine.answers.get(timeout=20))
+        got.append(engine.answers.get(timeout=60))
         left = sum(ticket.samples[0] is None and not ticket.closed for ticket in tickets)
-    engine.engine.replace((), {}).result(timeout=20)
-    engine.engine.replace((), {}).result(timeout=20)
+    engine.engine.replace((), {}).result(timeout=60)
+    engine.engine.replace((), {}).result(timeout=60)
     while not engine.answers.empty():
         got.append(engine.answers.get())
     stats = engine.engine.stats()

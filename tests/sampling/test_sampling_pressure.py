@@ -79,7 +79,7 @@ def test_nothing_is_lost_over_a_thousand_requests_with_cancellations_refreshes_a
         if number % 100 == 99:
             current = rng.randrange(3)
             handles = (adapters[current].handle, adapters[current + 1].handle)
-            engine.engine.replace(handles, engine.residents.check(handles)).result(timeout=30)
+            engine.engine.replace(handles, engine.residents.check(handles)).result(timeout=60)
         prompt = tuple(rng.randrange(7, 103) for _ in range(rng.randint(1, 40)))
         handle = adapters[current + rng.randrange(2)].handle
         request = ask(handle, prompt, rng.choice((1, 1, 3)), max_tokens=rng.randint(1, 10), seed=number)
@@ -88,14 +88,14 @@ def test_nothing_is_lost_over_a_thousand_requests_with_cancellations_refreshes_a
             gone = rng.choice(sorted(waiting, key=lambda ticket: ticket.seed))
             engine.engine.cancel(gone)
         while len([ticket for ticket in waiting if not ticket.closed]) > 60:
-            _ticket, answer = engine.answers.get(timeout=30)
+            _ticket, answer = engine.answers.get(timeout=60)
             assert isinstance(answer, SamplingReply)
             served += 1
     while engine.engine.stats().waiting or engine.engine.stats().running:
-        _ticket, answer = engine.answers.get(timeout=30)
+        _ticket, answer = engine.answers.get(timeout=60)
         served += isinstance(answer, SamplingReply)
-    engine.engine.replace((), {}).result(timeout=30)
-    engine.engine.replace((), {}).result(timeout=30)
+    engine.engine.replace((), {}).result(timeout=60)
+    engine.engine.replace((), {}).result(timeout=60)
     stats = engine.engine.stats()
     assert stats.requests + stats.cancelled == 1000
     assert stats.failed == 0
@@ -117,7 +117,7 @@ def test_beyond_what_may_wait_a_request_is_refused_with_a_time_to_ask_again(harn
 
 def answered(engine, tickets):
     engine.engine.start()
-    return [tickets.index(engine.answers.get(timeout=20)[0]) for _ in tickets]
+    return [tickets.index(engine.answers.get(timeout=60)[0]) for _ in tickets]
 
 
 def test_requests_of_a_higher_priority_go_first(harness, publisher):

@@ -50,7 +50,7 @@ def test_streamed_tokens_are_those_of_the_reply(served):
     request = ask(one.handle, PROMPT, 3, max_tokens=6, seed=3, default_stops=False)
     ticket = engine.engine.submit(request, streams=True)
     engine.engine.start()
-    _, reply = engine.answers.get(timeout=20)
+    _, reply = engine.answers.get(timeout=60)
     assert {entry for entry, _ in told} == {ticket}
     for index, sample in enumerate(reply.samples):
         mine = [token for _, token in told if token.index == index]

@@ -71,7 +71,7 @@ def refresh_amid(engine, first, handles):
 
     engine.engine._answer = refresh_then_answer
     long_reply, _ = engine.serve([long, short])
-    refreshed[0].result(timeout=20)
+    refreshed[0].result(timeout=60)
     assert refreshed[1] < 30
     return long, long_reply
 
@@ -104,8 +104,8 @@ def test_a_waiting_request_keeps_its_snapshot_through_a_refresh(harness, publish
     waiting = engine.engine.submit(ask(one.handle, "hello", seed=1))
     refreshed = engine.engine.replace((two.handle,), engine.residents.check((two.handle,)))
     engine.engine.start()
-    refreshed.result(timeout=20)
-    ticket, reply = engine.answers.get(timeout=20)
+    refreshed.result(timeout=60)
+    ticket, reply = engine.answers.get(timeout=60)
     assert ticket is waiting
     check(reply, one, prompt=waiting.request.prompt)
 

@@ -57,7 +57,7 @@ class Server:
 
     def serve(self, requests):
         tickets = [self.engine.submit(request) for request in requests]
-        got = dict(self.answers.get(timeout=20) for _ in tickets)
+        got = dict(self.answers.get(timeout=60) for _ in tickets)
         replies = [got[ticket] for ticket in tickets]
         assert all(isinstance(reply, SamplingReply) for reply in replies), replies
         return replies
