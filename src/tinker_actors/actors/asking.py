@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from tinker_actors.actors import traceparent
@@ -30,6 +31,7 @@ def asker(exchange: Exchange) -> Ask:
     loop, timer = exchange.loop, exchange.node.timer
     clock, new_future, far_deadlines = loop.time, loop.create_future, exchange.far
     send, next_id = _sender(exchange), exchange.next_id
+    waiting, lookout = exchange.pending, exchange.lookout
 
     async def ask(
         target: RemoteTarget, method: str, timeout: float | None, wait: bool, /, *args: Any, **kwargs: Any
@@ -53,6 +55,8 @@ def asker(exchange: Exchange) -> Ask:
         future = pending.future = new_future()
         pending.done = pending.sent = False
         pending.due = pending.bucket = None
+        is_alone = not waiting
+        began = perf_counter() if is_alone else 0.0
         if kwargs or not send(pending, target, method, args, meta):
             target.submit(pending, method, args, kwargs, meta, wait=wait)
         if due is not None:
@@ -63,9 +67,13 @@ def asker(exchange: Exchange) -> Ask:
                     far_deadlines.wake()
             else:
                 pending.bucket = timer.add(future, due, (target.address.name, method))
+        if is_alone and pending.sent:
+            lookout.begin(pending, target, began)
         try:
             return await future
         finally:
+            if is_alone:
+                lookout.end(pending, target)
             if pending.bucket is not None:
                 pending.bucket.pop(future, None)
             if not pending.done:

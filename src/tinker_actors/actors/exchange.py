@@ -15,6 +15,7 @@ from tinker_actors.actors.codec import Frame
 from tinker_actors.actors.deadlines import FarDeadlines
 from tinker_actors.actors.envelope import ASK, REPLY
 from tinker_actors.actors.errors import CodecError, NodeDiedError, UnroutableError
+from tinker_actors.actors.lookout import Lookout, default_busy_poll
 from tinker_actors.actors.peer import Peer, PeerTable
 from tinker_actors.actors.serving import Serving
 
@@ -35,12 +36,13 @@ class Exchange(PeerTable):
         far: watches over those whose deadline is far away.
         busy: targets with anything outstanding or parked.
         ask: sends an ask and awaits its outcome, see `asking.asker`.
+        lookout: looks for the answer to an ask that is alone.
         last_inbound: envelopes in the batch that came last.
         greeted: decides on an unknown node's hello (index, incarnation, url, tcp address); None accepts any with the
             mesh's id.
     """
 
-    def __init__(self, node: Node, *, max_message: int, shared_memory: int) -> None:
+    def __init__(self, node: Node, *, max_message: int, shared_memory: int, busy_poll: float | None) -> None:
         super().__init__(node, Bulk(node.loop, shared_memory, max_message))
         self.loop = node.loop
         self.max_message = max_message
@@ -50,6 +52,8 @@ class Exchange(PeerTable):
         self.greeted: Callable[[int, int, str, str | None], bool] | None = None
         self.next_id = itertools.count(1).__next__
         self.last_inbound = 0
+        self.busy_poll = default_busy_poll() if busy_poll is None else busy_poll
+        self.lookout = Lookout(self.loop, self.busy_poll, self.pending, self._read_ahead)
         self.ask = asker(self)
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None
         self._inbound: Inbound | None = None
@@ -232,6 +236,12 @@ class Exchange(PeerTable):
         peer.serving.close()
 
     # Receiving
+
+    def _read_ahead(self) -> None:
+        if self._inbound is not None:
+            self._inbound.read()
+        if self.network is not None:
+            self.network.read()
 
     def receive(self, identity: bytes, data: bytes, frames: Sequence[Frame]) -> None:
         is_large = bool(frames) or data.startswith(envelope.LED)

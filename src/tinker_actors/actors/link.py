@@ -89,6 +89,11 @@ class Inbound:
             self._loop.remove_reader(self._fd)
             self._socket.close(0)
 
+    def read(self) -> None:
+        """Give what has come to `receive` without waiting for the loop to notice."""
+        if not self._closed and zmq_poll(self._items, 0):
+            self._drain()
+
     def _drain(self) -> None:
         socket = self._socket
         if self._closed:

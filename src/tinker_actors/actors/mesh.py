@@ -51,6 +51,8 @@ class Mesh(MeshView):
         start_timeout: seconds for a child process to come up.
         max_message: bytes of one message, its arrays included; larger ones are refused at the sender.
         shared_memory: bytes that each process may use to hand large data to others of this host; 0 for none.
+        busy_poll: seconds that a process looks for the answer to an ask to another process, if that is the only one
+            under way, before it sleeps; None: 200 us where it may use several cores, else 0.
         restart: how often a child process that died is started again.
         env: environment variables for the child processes, besides this process's own.
         loop: event loop of the child processes: "auto" (uvloop where it is installed) or "asyncio".
@@ -80,6 +82,7 @@ class Mesh(MeshView):
         start_timeout: float = 60.0,
         max_message: int = MAX_MESSAGE,
         shared_memory: int = SHARED_MEMORY,
+        busy_poll: float | None = None,
         restart: RestartPolicy | None = None,
         env: Mapping[str, str] | None = None,
         loop: str = "auto",
@@ -100,6 +103,8 @@ class Mesh(MeshView):
             raise ValueError(f"loop must be 'auto' or 'asyncio', got {loop!r}")
         if ping <= 0 or patience <= 0:
             raise ValueError(f"ping and patience are seconds and must be positive, got {ping} and {patience}")
+        if busy_poll is not None and not 0 <= busy_poll <= 0.01:
+            raise ValueError(f"busy_poll is a time in seconds from 0 to 0.01, got {busy_poll}")
         super().__init__(None, None)
         self._listen = None if listen is None else Endpoint.parse(listen)
         if self._listen is not None and keys is None and not self._listen.is_loopback:
@@ -122,6 +127,7 @@ class Mesh(MeshView):
         self._start_timeout = start_timeout
         self._max_message = max_message
         self._shared_memory = shared_memory
+        self._busy_poll = busy_poll
         self._restart = restart or RestartPolicy.on_failure(max_restarts=5, within=60.0, backoff=0.05)
         self._env = env
         self._loop_name = loop
@@ -140,6 +146,7 @@ class Mesh(MeshView):
             count=self._count,
             max_message=self._max_message,
             shared_memory=self._shared_memory,
+            busy_poll=self._busy_poll,
             thresholds=self._thresholds,
         )
         directory = self._directory = self._registry = Directory(node)

@@ -93,6 +93,7 @@ class Node:
         count: int,
         max_message: int = MAX_MESSAGE,
         shared_memory: int = arena.LIMIT,
+        busy_poll: float | None = None,
         thresholds: Thresholds | None = None,
     ) -> None:
         self.loop = asyncio.get_running_loop()
@@ -112,7 +113,7 @@ class Node:
         self.closed = False
         self.supervisor: Supervisor | None = None
         self.barrier_sites: weakref.WeakValueDictionary[int, BarrierSite] = weakref.WeakValueDictionary()
-        self.exchange = Exchange(self, max_message=max_message, shared_memory=shared_memory)
+        self.exchange = Exchange(self, max_message=max_message, shared_memory=shared_memory, busy_poll=busy_poll)
         traceparent.find_library()
         self.thresholds = thresholds or Thresholds()
         self.pulse = Pulse(self, self.thresholds)

@@ -19,6 +19,7 @@ from tinker_actors.actors.call import Chain, inherited, inherited_trace
 from tinker_actors.actors.codec import Frame
 from tinker_actors.actors.control import SYSTEM_IDS
 from tinker_actors.actors.errors import MailboxFull
+from tinker_actors.actors.lookout import Odds
 from tinker_actors.actors.pending import Pending, PendingStream, PendingTell
 from tinker_actors.actors.ref import Address, Options
 from tinker_actors.actors.stream import Stream
@@ -33,6 +34,7 @@ class RemoteTarget:
     Attributes:
         index, actor, mailbox: the parts of its address that every ask needs.
         outstanding, bytes: messages that the target has not answered, and their size.
+        odds: what a `Lookout` knows of it.
         backlog: what waits for room.
     """
 
@@ -46,6 +48,7 @@ class RemoteTarget:
         "index",
         "mailbox",
         "node",
+        "odds",
         "outstanding",
     )
 
@@ -55,6 +58,7 @@ class RemoteTarget:
         self.index, self.actor, self.mailbox = address.node, address.id, address.mailbox
         self.outstanding = 0
         self.bytes = 0
+        self.odds: Odds | None = None
         self.backlog: deque[tuple[Pending, bytes, Sequence[Frame]]] = deque()
         self._tells: deque[int] = deque()  # bytes of those that are not confirmed
 

@@ -92,6 +92,7 @@ async def _serve(config: dict[str, Any], lifetime: Lifetime) -> None:
         count=config["count"],
         max_message=config["max_message"],
         shared_memory=config["shared_memory"],
+        busy_poll=config["busy_poll"],
         thresholds=Thresholds(**config["thresholds"]),
     )
     node.exchange.listen(config["url"])

@@ -1,0 +1,150 @@
+"""Asks that are alone under way: whether their answers are looked for, and how."""
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from zoo import Counter
+
+from tinker_actors.actors import Mesh, lookout
+from tinker_actors.actors.lookout import ROUND, TRIED, Lookout, Odds
+
+
+def asked(odds: Odds, *, looking: float, asleep: float, asks: int) -> list[bool]:
+    """Whether each of some asks is looked for, if they take as long as given, in seconds."""
+    chosen: list[bool] = []
+    for _ in range(asks):
+        chosen.append(odds.choose())
+        odds.took(looking if chosen[-1] else asleep)
+    return chosen
+
+
+def test_the_faster_way_is_taken_and_the_other_tried_again() -> None:
+    for looking, asleep, faster in ((60e-6, 140e-6, True), (250e-6, 140e-6, False)):
+        odds = Odds()
+        asked(odds, looking=looking, asleep=asleep, asks=ROUND)
+        chosen = asked(odds, looking=looking, asleep=asleep, asks=ROUND)
+        assert chosen.count(faster) == ROUND - TRIED
+
+
+def test_an_answer_that_takes_long_either_way_is_not_looked_for() -> None:
+    odds = Odds()
+    asked(odds, looking=0.01, asleep=0.01, asks=ROUND)
+    assert asked(odds, looking=0.0099, asleep=0.01, asks=ROUND).count(True) == TRIED
+
+
+def test_the_way_changes_when_the_times_do() -> None:
+    odds = Odds()
+    asked(odds, looking=60e-6, asleep=140e-6, asks=2 * ROUND)
+    asked(odds, looking=250e-6, asleep=140e-6, asks=2 * ROUND)
+    assert asked(odds, looking=250e-6, asleep=140e-6, asks=ROUND).count(True) == TRIED
+
+
+def test_a_single_delay_does_not_change_the_way() -> None:
+    odds = Odds()
+    asked(odds, looking=60e-6, asleep=140e-6, asks=2 * ROUND + TRIED)
+    assert odds.choose()
+    odds.took(1.0)
+    assert all(asked(odds, looking=60e-6, asleep=140e-6, asks=ROUND - TRIED - 1))
+
+
+@dataclass
+class Target:
+    odds: Odds | None = None
+
+
+@dataclass
+class Ask:
+    """An ask under way."""
+
+    target: Target
+    future: asyncio.Future[Any] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    done: bool = False
+
+    def answer(self) -> None:
+        self.done = True
+        self.future.set_result(None)
+
+
+class Inbound:
+    """Gives an answer the so-manieth time that it is looked at."""
+
+    def __init__(self, at: int | None) -> None:
+        self.at, self.looked = at, 0
+        self.pending: dict[int, Any] = {}
+
+    def __call__(self) -> None:
+        self.looked += 1
+        if self.looked == self.at:
+            self.pending.pop(1).answer()
+
+
+def looking(at: int | None) -> tuple[Lookout, Inbound, Any]:
+    inbound = Inbound(at)
+    out = Lookout(asyncio.get_running_loop(), 60.0, inbound.pending, inbound)
+    ask: Any = Ask(Target())
+    inbound.pending[1] = ask
+    out.begin(ask, ask.target, 0.0)
+    return out, inbound, ask
+
+
+async def test_an_answer_is_found_while_the_loop_goes_on_with_its_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lookout, "perf_counter", lambda: 50e-6)
+    out, inbound, ask = looking(at=10)
+    turns = 0
+    while not ask.done:
+        await asyncio.sleep(0)
+        turns += 1
+    out.end(ask, ask.target)
+    await asyncio.sleep(0)
+    assert turns >= 10
+    assert inbound.looked == 10
+    assert ask.target.odds.looking == 50e-6
+
+
+@pytest.mark.parametrize("end", ["time", "another", "cancelled"])
+async def test_looking_ends(end: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr(lookout, "perf_counter", lambda: now)
+    _, inbound, ask = looking(at=None)
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert inbound.looked == 5
+    match end:
+        case "time":
+            now = 61.0
+        case "another":
+            inbound.pending[2] = Ask(Target())
+        case _:
+            ask.future.cancel()
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert inbound.looked <= 6
+
+
+async def test_one_core_or_a_mesh_that_does_not_want_it_never_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0}, raising=False)
+    assert lookout.default_busy_poll() == 0
+    with pytest.raises(ValueError, match="busy_poll is a time in seconds from 0 to"):
+        Mesh(busy_poll=1)
+    for busy_poll, asks in ((0.0, 0), (0.001, 20)):
+        async with Mesh(nodes=2, busy_poll=busy_poll) as mesh:
+            begun = 0
+            choose = Odds.choose
+
+            def counted(self: Odds, choose: Any = choose) -> bool:
+                nonlocal begun
+                begun += 1
+                return choose(self)
+
+            monkeypatch.setattr(Odds, "choose", counted)
+            counter = await mesh.spawn(Counter, node=1)
+            begun = 0
+            for n in range(20):
+                assert await counter.add(1) == n + 1
+            assert begun == asks
+            begun = 0
+            await asyncio.gather(*(counter.add(0) for _ in range(10)))
+            assert begun <= 1  # the rest are not alone
+            monkeypatch.setattr(Odds, "choose", choose)
