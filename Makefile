@@ -50,7 +50,7 @@ test: $(STAMP) $(BROWSER)
 	$(BIN)/python -m pytest
 
 # Libraries whose requirements clash with ours or with each other: one virtual environment for each, in .libraries.
-APART := tests/environments/libraries/apart tests/telemetry/apart
+APART := tests/actors/apart tests/environments/libraries/apart tests/telemetry/apart
 OURS := tests/environments/libraries/apart/ours.in
 LIBRARIES := $(basename $(notdir $(wildcard $(APART:%=%/*.txt))))
 vpath %.txt $(APART)

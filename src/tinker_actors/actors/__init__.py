@@ -53,6 +53,8 @@ if TYPE_CHECKING:
     from tinker_actors.actors.joined import JoinedMesh
     from tinker_actors.actors.keys import Keys
     from tinker_actors.actors.mesh import Mesh
+    from tinker_actors.actors.on_ray import RayPlacement
+    from tinker_actors.actors.placement import Placement
     from tinker_actors.actors.ref import ActorRef
     from tinker_actors.actors.restart import Restart, RestartPolicy, Strategy
     from tinker_actors.actors.tags import wire
@@ -91,6 +93,8 @@ _HOMES = {
     "joined": ("JoinedMesh",),
     "keys": ("Keys",),
     "mesh": ("Mesh",),
+    "on_ray": ("RayPlacement",),
+    "placement": ("Placement",),
     "ref": ("ActorRef",),
     "restart": ("Restart", "RestartPolicy", "Strategy"),
     "tags": ("wire",),
@@ -129,7 +133,9 @@ __all__ = [
     "NodeDescription",
     "NodeDiedError",
     "NodeUnreachableError",
+    "Placement",
     "QuorumError",
+    "RayPlacement",
     "RemoteError",
     "RemoteTraceback",
     "Restart",

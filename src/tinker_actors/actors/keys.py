@@ -79,6 +79,16 @@ class Keys:
         )
 
 
+def passing_pair() -> tuple[Keys, Keys]:
+    """Keys that nobody keeps: for one that listens, and for all that join it."""
+    import zmq
+
+    (own, own_secret), (others, secret) = [[key.decode() for key in zmq.curve_keypair()] for _ in range(2)]
+    allowed = frozenset({own, others})
+    listens = Keys(public=own, secret=own_secret, allowed=allowed, server=own)
+    return listens, Keys(public=others, secret=secret, allowed=allowed, server=own)
+
+
 def generate(folder: str | os.PathLike[str], names: Sequence[str]) -> dict[str, str]:
     """Make a key pair for each host name and allow it; returns the public keys by name.
 

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from tinker_actors.actors.description import MeshDescription
     from tinker_actors.actors.guests import Guests
     from tinker_actors.actors.joined import JoinedMesh
+    from tinker_actors.actors.placement import Placement
     from tinker_actors.actors.roster import Roster
 
 logger = logging.getLogger(__name__)
@@ -53,6 +54,7 @@ class Mesh(MeshView):
         shared_memory: bytes that each process may use to hand large data to others of this host; 0 for none.
         busy_poll: seconds that a process looks for the answer to an ask to another process, if that is the only one
             under way, before it sleeps; None: 200 us where it may use several cores, else 0.
+        placement: where the other nodes start, such as `RayPlacement`; None: as child processes of this one.
         restart: how often a child process that died is started again.
         env: environment variables for the child processes, besides this process's own.
         loop: event loop of the child processes: "auto" (uvloop where it is installed) or "asyncio".
@@ -83,6 +85,7 @@ class Mesh(MeshView):
         max_message: int = MAX_MESSAGE,
         shared_memory: int = SHARED_MEMORY,
         busy_poll: float | None = None,
+        placement: Placement | None = None,
         restart: RestartPolicy | None = None,
         env: Mapping[str, str] | None = None,
         loop: str = "auto",
@@ -106,6 +109,9 @@ class Mesh(MeshView):
         if busy_poll is not None and not 0 <= busy_poll <= 0.01:
             raise ValueError(f"busy_poll is a time in seconds from 0 to 0.01, got {busy_poll}")
         super().__init__(None, None)
+        if placement is not None and (listen is not None or keys is not None):
+            raise ConfigError("a mesh with a placement listens with keys of its own; leave listen and keys out")
+        self._placement = placement
         self._listen = None if listen is None else Endpoint.parse(listen)
         if self._listen is not None and keys is None and not self._listen.is_loopback:
             raise ConfigError(
@@ -122,7 +128,8 @@ class Mesh(MeshView):
         self._observe = observe
         self._window: Window | None = None
         self._entered = False
-        self._count = nodes
+        self._nodes = nodes
+        self._count = nodes if placement is None else 1
         self._stop_timeout = stop_timeout
         self._start_timeout = start_timeout
         self._max_message = max_message
@@ -152,7 +159,7 @@ class Mesh(MeshView):
         directory = self._directory = self._registry = Directory(node)
         node.supervisor = directory
         try:
-            if self._count > 1 or self._listen is not None:
+            if self._nodes > 1 or self._listen is not None:
                 await self._start_nodes(node, directory)
             if self._observe:
                 await self._open_window()
@@ -273,12 +280,17 @@ class Mesh(MeshView):
         from tinker_actors.actors.worker import system_address
 
         roster = Roster(node, directory)
+        if self._placement is not None:
+            self._listen, self._keys = await self._placement.open()
         if self._listen is not None:
             self._start_guests(node, directory, roster, self._listen)
         if self._count > 1:
             cell = make_cell(node, directory, DirectoryActor, system_address(node.mesh, 0))
             await Lifecycle(node, cell, (directory,), {}, RestartHistory(RestartPolicy.never())).start()
             await self._start_children(node, directory, roster)
+        if self._placement is not None:
+            joined = self.wait_for_nodes(self._nodes, timeout=self._start_timeout)
+            await self._placement.start(self.url or "", self._nodes - 1, patience=self._patience, joined=joined)
 
     def _start_guests(self, node: Node, directory: Directory, roster: Roster, endpoint: Endpoint) -> None:
         from tinker_actors.actors.guests import Guests
@@ -338,6 +350,8 @@ class Mesh(MeshView):
                     await self._guests.close()
                 if self._children is not None:
                     await self._children.close()
+                if self._placement is not None:
+                    await self._placement.close()
             finally:
                 tasks = [cell.task for cell in list(node.cells.values()) if cell.task is not None]
                 for cell in list(node.cells.values()):
