@@ -1,4 +1,4 @@
-"""Who is let in: whoever has a good key, or, where no key was ever made, programs of the same host.
+"""Who is let in: whoever has a good key, or a token for one, or, where no key was ever made, programs of the same host.
 
 Without keys the danger is the browser of somebody on that host: any page that it shows may send requests to 127.0.0.1.
 Three things keep it out. A page of another origin is told apart by `Origin` and `Sec-Fetch-Site`, which scripts can't
@@ -20,6 +20,8 @@ from tinker_actors.errors import ConfigError
 from tinker_actors.gateway.caller import LOCAL, Caller
 from tinker_actors.gateway.keys import KeyStore
 from tinker_actors.gateway.refusals import RefusalError
+from tinker_actors.gateway.tokens import PREFIX as TOKEN_PREFIX
+from tinker_actors.gateway.tokens import Tokens
 
 _PROXIED = ("forwarded", "x-forwarded-for", "x-real-ip", "via")
 
@@ -29,10 +31,14 @@ class Admission:
 
     Args:
         keys: The keys of the service; None for a service that can't have any.
+
+    Attributes:
+        tokens: Those that stand for keys.
     """
 
     def __init__(self, keys: KeyStore | None = None) -> None:
         self._keys = keys
+        self.tokens = Tokens()
         self._closed = False
 
     @property
@@ -51,16 +57,30 @@ class Admission:
             only_this_host(connection)
             return LOCAL
         given = key_of(connection.headers)
-        key = None if given is None else self._keys.find(given)
-        if key is None:
+        caller = None if given is None else _of(given, self._keys, self.tokens)
+        if caller is None:
             what = "no API key was given" if given is None else "the API key is unknown, expired or revoked"
             raise RefusalError(
                 401,
                 f"{what}; send one as `X-API-Key: KEY` or `Authorization: Bearer KEY`",
                 code="invalid_api_key",
-                headers={"WWW-Authenticate": "Bearer"},
+                headers={"WWW-Authenticate": "Bearer" if given is None else 'Bearer error="invalid_token"'},
             )
-        return Caller(tenant=key.tenant, key=key.id, scopes=key.scopes)
+        return caller
+
+
+def _of(given: str, keys: KeyStore, tokens: Tokens) -> Caller | None:
+    """Whom a key or a token lets in."""
+    until = None
+    if given.startswith(TOKEN_PREFIX):
+        standing = tokens.read(given)
+        key = None if standing is None else keys.of_id(standing.key)
+        until = None if standing is None else standing.until
+    else:
+        key = keys.find(given)
+    if key is None:
+        return None
+    return Caller(tenant=key.tenant, key=key.id, scopes=key.scopes, until=until or key.expires)
 
 
 def key_of(headers: Mapping[str, str]) -> str | None:

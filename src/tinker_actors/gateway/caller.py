@@ -22,11 +22,13 @@ class Caller:
         tenant: Whose models, checkpoints, samplers and jobs it may know of.
         key: Id of the key that it came with, for logs; never the key.
         scopes: What it may do.
+        until: When what it came with ends by itself, in seconds since 1970; None if never.
     """
 
     tenant: str
     key: str
     scopes: frozenset[Scope] = SCOPES
+    until: float | None = None
 
     @property
     def sees_all(self) -> bool:

@@ -11,11 +11,13 @@ from pydantic import AwareDatetime
 from starlette.responses import Response
 
 from tinker_actors.gateway.accounts import HOUR
+from tinker_actors.gateway.admission import Admission
 from tinker_actors.gateway.caller import CallerOf, needs
 from tinker_actors.gateway.record_kinds import UsageKind, UsageRecord
 from tinker_actors.gateway.refusals import RefusalError
 from tinker_actors.gateway.tinker.pages import moment, texts
 from tinker_actors.gateway.tinker.shared import GatewayOf
+from tinker_actors.gateway.tokens import urn
 from tinker_actors.gateway.writing import json_response
 
 router = APIRouter()
@@ -127,14 +129,15 @@ async def delete_own_key(caller: CallerOf) -> Response:
 
 
 @router.post("/auth/token")
-async def token() -> Response:
-    """Refused: there are no tokens beside keys."""
-    raise RefusalError(400, "this service issues no tokens; send the API key itself", code="not_supported")
-
-
-def urn(tenant: str) -> str:
-    """A tenant's name as clients read names of users and organisations."""
-    return f"tml:organization:{tenant}"
+async def token(caller: CallerOf, gateway: GatewayOf) -> Response:
+    """A short-lived token that stands for the key that the request came with, or the token."""
+    if not isinstance(gateway.admit, Admission):
+        raise RefusalError(
+            400,
+            "this service has no API keys of its own for a token to stand for; send what it takes itself",
+            code="not_supported",
+        )
+    return json_response({"jwt": gateway.admit.tokens.issue(caller)})
 
 
 def _event(record: UsageRecord, project: str | None) -> dict[str, Any]:

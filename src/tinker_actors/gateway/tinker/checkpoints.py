@@ -8,13 +8,14 @@ import uuid
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
-from fastapi import APIRouter, Header
+from fastapi import APIRouter, Header, Request
 from starlette.responses import Response
 
 from tinker_actors.gateway.caller import Caller, CallerOf, needs
 from tinker_actors.gateway.record_kinds import CheckpointRecord, ModelRecord, SessionRecord
 from tinker_actors.gateway.refusals import RefusalError
 from tinker_actors.gateway.tinker.pages import Limit, Offset, cursor, moment, texts
+from tinker_actors.gateway.tinker.reading import find_by, readers
 from tinker_actors.gateway.tinker.shared import Body, GatewayOf, Large
 from tinker_actors.gateway.writing import json_response
 from tinker_actors.policies import PolicySpec, SnapshotStore
@@ -129,20 +130,20 @@ async def weights_info(body: WeightsInfo, caller: CallerOf, gateway: GatewayOf) 
 @router.post("/copy_weights", dependencies=[needs("train")])
 async def copy_weights(
     body: CopyWeights,
+    request: Request,
     caller: CallerOf,
     gateway: GatewayOf,
     idempotency: Annotated[str | None, Header(alias="X-Idempotency-Key")] = None,
     token: Annotated[str | None, Header(alias="X-Tinker-Weights-Access-Token")] = None,
 ) -> Response:
     """Copy a checkpoint; the files are shared, and stay until the last of their checkpoints goes."""
-    if token or body.weights_access_token:
-        raise _invalid("weights_access_token is set; other tenants' weights are copied here once they are published")
+    who = readers(request, caller, token or body.weights_access_token, gateway)
     known = (caller.tenant, idempotency or uuid.uuid4().hex)
     if (path := gateway.checkpoints.copies.get(known)) is None:
-        source = gateway.records.checkpoint(caller, body.source_path)
+        source, more = find_by(who, body.source_path, gateway)
         path = _copy(source, body, caller, gateway)
         gateway.checkpoints.copies.put(known, path)
-        _note("checkpoint_copy", source, caller, gateway, copy=path)
+        _note("checkpoint_copy", source, caller, gateway, copy=path, **more)
     return json_response({"tinker_path": path})
 
 

@@ -24,7 +24,6 @@ CLIENT_CONFIG: dict[str, object] = {
     "custom_loss_server_side": False,
     # sampling: copies of a client ask for numbers of their own
     "sample_join_sampling_session": True,
-    "pjwt_auth_enabled": False,
 }
 """Flags that a client's library reads once, when it starts."""
 
@@ -35,7 +34,8 @@ DYNAMIC_CONFIG: dict[str, object] = {"refresh_interval_sec": 300, "sample_cancel
 @router.post("/client/config", dependencies=_CLIENTS)
 async def client_config(gateway: GatewayOf) -> Response:
     """The flags of a client's library; without them it doesn't start."""
-    return json_response({**CLIENT_CONFIG, "proto_compress_fwdbwd": gateway.tinker.compress})
+    chosen = {"proto_compress_fwdbwd": gateway.tinker.compress, "pjwt_auth_enabled": gateway.tinker.tokens}
+    return json_response({**CLIENT_CONFIG, **chosen})
 
 
 @router.post("/client/dynamic_config", dependencies=_CLIENTS)

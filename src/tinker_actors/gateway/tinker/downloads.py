@@ -13,6 +13,7 @@ from tinker_actors.gateway.caller import CallerOf, needs
 from tinker_actors.gateway.gate import DOWNLOADS
 from tinker_actors.gateway.refusals import RefusalError, not_found
 from tinker_actors.gateway.tinker.pages import moment
+from tinker_actors.gateway.tinker.reading import note_read
 from tinker_actors.gateway.tinker.session_traces import trace_of
 from tinker_actors.gateway.tinker.shared import GatewayOf
 from tinker_actors.gateway.writing import json_response
@@ -44,9 +45,7 @@ async def external_weights_urls(
         file: _address(request, gateway.signer.sign({"path": found.path, "file": file}, expires_at=expires_at))
         for file in sorted(manifest.files)
     }
-    gateway.accounts.note(
-        found.tenant, "checkpoint_read", path=found.path, key=caller.key, by=caller.tenant, purpose="external"
-    )
+    note_read(found, caller, gateway, purpose="external")
     return json_response({"urls": urls, "expires": moment(expires_at)})
 
 

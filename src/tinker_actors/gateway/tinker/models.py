@@ -6,6 +6,7 @@ import contextlib
 import ipaddress
 import secrets
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -13,10 +14,11 @@ from pydantic import Field
 from starlette.responses import Response
 
 from tinker_actors.errors import ConfigError, PolicyError
-from tinker_actors.gateway.caller import CallerOf, needs
+from tinker_actors.gateway.caller import Caller, CallerOf, needs
 from tinker_actors.gateway.futures import Answer
 from tinker_actors.gateway.record_kinds import ModelRecord
 from tinker_actors.gateway.refusals import RefusalError
+from tinker_actors.gateway.tinker.reading import find_by, note_read, readers
 from tinker_actors.gateway.tinker.shared import Body, GatewayOf, promise
 from tinker_actors.gateway.writing import json_response
 from tinker_actors.models import resolve
@@ -73,6 +75,10 @@ class CreateModel(Body):
     optimizer_config: OptimizerSettings = OptimizerSettings()
 
 
+_OF_A_NEW_MODEL = ("model_seq_id", "base_model", "user_metadata", "optimizer_config")
+"""What says how a checkpoint's new model is to be made."""
+
+
 class LoadWeights(Body):
     """A checkpoint to go on from: for a new model (`session_id`, `model_seq_id`), or for one that was just made."""
 
@@ -84,8 +90,35 @@ class LoadWeights(Body):
     seq_id: int | None = None
     base_model: str | None = None
     user_metadata: dict[str, Any] | None = None
-    optimizer_config: OptimizerSettings = OptimizerSettings()
+    optimizer_config: OptimizerSettings | None = None
     weights_access_token: str | None = None
+
+    def check_form(self) -> None:
+        """Refuse a mixture of both forms, and half of one.
+
+        Raises:
+            RefusalError: Names the field that is missing, or that doesn't go with the others.
+        """
+        if self.session_id is None:
+            first, needed, strange = "model_id", ("model_id",), _OF_A_NEW_MODEL
+        else:
+            first, needed, strange = "session_id", ("model_seq_id",), ("model_id", "seq_id")
+        for name in needed:
+            if getattr(self, name) is None:
+                raise RefusalError(
+                    422,
+                    f"{name} is missing; session_id and model_seq_id, or model_id, are needed",
+                    code="invalid_request",
+                )
+        for name in strange:
+            if getattr(self, name) is not None:
+                raise RefusalError(422, f"{name} is set; it doesn't go with {first}", code="invalid_request")
+        if self.optimizer and self.optimizer_config is not None:
+            raise RefusalError(
+                422,
+                "optimizer_config is set and optimizer is true; the checkpoint says which optimizer",
+                code="invalid_request",
+            )
 
 
 class GetInfo(Body):
@@ -102,8 +135,8 @@ def check_optimizer(name: str) -> None:
     """
     if name != "adamw":
         raise ConfigError(
-            f"optimizer type is {name!r}; LoRA models are trained with 'adamw' here (this service's Muon trains whole "
-            "weights only, and isn't Dimuon)"
+            f"optimizer type is {name!r}; LoRA models are trained with 'adamw' here (Dimuon's update isn't public, and "
+            "this service's Muon is another one, for whole weights only)"
         )
 
 
@@ -134,26 +167,23 @@ async def create_model(body: CreateModel, caller: CallerOf, gateway: GatewayOf) 
 
 
 @router.post("/load_weights", dependencies=[needs("train")])
-async def load_weights(body: LoadWeights, caller: CallerOf, gateway: GatewayOf) -> Response:
+async def load_weights(body: LoadWeights, request: Request, caller: CallerOf, gateway: GatewayOf) -> Response:
     """Go on from a checkpoint."""
-    if body.weights_access_token is not None:
-        raise RefusalError(
-            400, "weights_access_token is set; publish the checkpoint to share it between accounts", code="unsupported"
-        )
+    body.check_form()
+    who = readers(request, caller, body.weights_access_token, gateway)
     if body.session_id is None:
-        return _load_into(body, caller, gateway)
-    if body.model_seq_id is None:
-        raise RefusalError(422, "model_seq_id is missing; it belongs to session_id", code="invalid_request")
+        return _load_into(body, who, gateway)
     _check_session(body.session_id, caller, gateway)
-    source = gateway.records.checkpoint(caller, body.path)
+    source, lent = find_by(who, body.path, gateway)
     if body.base_model not in (None, source.base_model):
         detail = f"base_model is {body.base_model!r}; the checkpoint is one of {source.base_model!r}"
         raise RefusalError(400, detail, code="wrong_base_model")
     trainer = gateway.runtime.engines_of(source.base_model).trainer
+    note_read(source, caller, gateway, purpose="load", **lent)
     record = _record(body, caller, base_model=source.base_model, rank=source.rank, parent=source.path)
 
     async def create() -> Answer:
-        check_optimizer(body.optimizer_config.type)
+        check_optimizer(record.optimizer)
         if source.kind == "training":
             await trainer.load(source.handle, policy=record.model_id, optimizer=body.optimizer)
         elif body.optimizer:
@@ -167,11 +197,10 @@ async def load_weights(body: LoadWeights, caller: CallerOf, gateway: GatewayOf) 
     return promise(gateway.training.begin(record, "load_weights", create), model_id=record.model_id)
 
 
-def _load_into(body: LoadWeights, caller: CallerOf, gateway: GatewayOf) -> Response:
+def _load_into(body: LoadWeights, who: Sequence[Caller], gateway: GatewayOf) -> Response:
     """What earlier libraries do: put a checkpoint in the place of a model that was just made."""
-    if body.model_id is None:
-        raise RefusalError(422, "model_id or session_id is needed", code="invalid_request")
-    model_id, first = body.model_id, gateway.training.is_first(caller, body.model_id, body.seq_id)
+    caller, model_id = who[0], body.model_id or ""
+    first = gateway.training.is_first(caller, model_id, body.seq_id)
     record = gateway.records.model(caller, model_id)
     trainer = gateway.runtime.engines_of(record.base_model).trainer
 
@@ -180,12 +209,13 @@ def _load_into(body: LoadWeights, caller: CallerOf, gateway: GatewayOf) -> Respo
             raise PolicyError(
                 "load_weights is only permitted as a model's first command; make a model of the checkpoint"
             )
-        source = gateway.records.checkpoint(caller, body.path)
+        source, lent = find_by(who, body.path, gateway)
         if (source.kind, source.base_model) != ("training", record.base_model):
             raise PolicyError(
                 f"{body.path} is a {source.kind} checkpoint of {source.base_model!r}; a training one of "
                 f"{record.base_model!r} is needed"
             )
+        note_read(source, caller, gateway, purpose="load", **lent)
         await trainer.delete(model_id)
         await trainer.load(source.handle, policy=model_id, optimizer=body.optimizer)
         gateway.records.models.update(model_id, rank=source.rank, parent=source.path)
@@ -233,7 +263,7 @@ def _record(
         session_id=body.session_id or "",
         base_model=base_model,
         rank=rank,
-        optimizer=body.optimizer_config.type,
+        optimizer=(body.optimizer_config or OptimizerSettings()).type,
         created_at=now,
         used_at=now,
         user_metadata=body.user_metadata or {},

@@ -19,5 +19,7 @@ class TinkerOptions(Section):
     """The loss that is computed where clients ask for `stable_reinforce`; it is refused if none is given."""
     compress: bool = False
     """Have clients compress their batches (zstd): for slow networks."""
+    tokens: bool = False
+    """Have clients exchange their API key for short-lived tokens, and send those: for networks that others read."""
     session_life: float = Field(default=1800.0, gt=0)
     """Seconds without a word of its client after which a session ends, and its models with it."""

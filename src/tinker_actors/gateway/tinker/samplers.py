@@ -11,6 +11,7 @@ from starlette.responses import Response
 from tinker_actors.gateway.caller import Caller, CallerOf, needs
 from tinker_actors.gateway.record_kinds import SamplerRecord
 from tinker_actors.gateway.refusals import RefusalError
+from tinker_actors.gateway.tinker.reading import note_read
 from tinker_actors.gateway.tinker.shared import Body, GatewayOf, Large
 from tinker_actors.gateway.writing import json_response
 
@@ -90,6 +91,7 @@ def _sampler(body: CreateSamplingSession, sampler_id: str, caller: Caller, gatew
             code="invalid_request",
         )
     gateway.runtime.engines_of(checkpoint.base_model)
+    note_read(checkpoint, caller, gateway, purpose="sample")
     return SamplerRecord(
         **common,
         base_model=checkpoint.base_model,
