@@ -94,18 +94,26 @@ class Harness:
     """An engine driven without an actor; requests submitted before `start` share the first batch."""
 
     def __init__(
-        self, publisher, *, context_length=64, max_adapters=None, adapter_memory=2**30, device="cpu", **options
+        self,
+        publisher,
+        *,
+        base=BASE,
+        context_length=64,
+        max_adapters=None,
+        adapter_memory=2**30,
+        device="cpu",
+        **options,
     ):
         self.answers = queue.Queue()
         self.residents = Residents(
-            base=load_base("tiny-llama", device=device),
+            base=load_base(base, device=device),
             store=publisher.store,
             max_adapters=max_adapters,
             adapter_memory=adapter_memory,
         )
         self.engine = Engine(
             residents=self.residents,
-            tokenizer=TOKENIZER,
+            tokenizer=load_tokenizer(base),
             context_length=context_length,
             answer=lambda done: [self.answers.put(entry) for entry in done],
             **options,

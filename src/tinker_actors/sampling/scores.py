@@ -110,7 +110,7 @@ class Scores:
         candidates = scoring.candidates[row : row + len(logprobs_tv)]
         for place, tokens in enumerate(candidates):
             if tokens:
-                self._parts["candidates"].append(logprobs_tv[place, torch.tensor(tokens)])
+                self._parts["candidates"].append(logprobs_tv[place, torch.tensor(tokens, device=logits_tv.device)])
         if scoring.draws:
             self._draw(logits_tv, logprobs_tv, row)
 
@@ -119,15 +119,16 @@ class Scores:
         params = [SamplingParams(temperature=self._request.params.temperature)] * count
         drawn: list[Tensor] = []
         for draw, tokens in enumerate(self._draws):
-            selector = Selector.of(params, row_keys([self._seed] * count, [_DRAWS + draw] * count))
+            keys = row_keys([self._seed] * count, [_DRAWS + draw] * count)
+            selector = Selector.of(params, keys, logits_tv.device)
             found = selector.select(logits_tv, range(row, row + count)).tokens
             tokens += found
-            drawn.append(logprobs_tv.gather(1, torch.tensor(found)[:, None]))
+            drawn.append(logprobs_tv.gather(1, torch.tensor(found, device=logits_tv.device)[:, None]))
         self._parts["drawn"].append(torch.cat(drawn, 1))
 
     def _joined(self, name: str, dtype: type[np.number]) -> NDArray[Any]:
         parts = self._parts[name]
-        return torch.cat(parts).numpy().astype(dtype) if parts else np.empty((0, 0), dtype)
+        return torch.cat(parts).cpu().numpy().astype(dtype) if parts else np.empty((0, 0), dtype)
 
 
 def first_wanted(request: SamplingRequest) -> int:
