@@ -50,6 +50,7 @@ MISSING: dict[str, Any] = {
     "sampler_id": f"{NO_SESSION}:sample:0",
     "sampling_session_id": f"{NO_SESSION}:sample:0",
     "job": "job-0000000000",
+    "upload": f"upload:{'0' * 64}",
     "episode": "nothing",
     "tinker_path": f"tinker://{NO_MODEL}/sampler_weights/1",
     "source_path": f"tinker://{NO_MODEL}/sampler_weights/1",
@@ -122,7 +123,8 @@ BODIES: dict[str, Any] = {
 class Service:
     """A gateway, asked by two tenants from another host."""
 
-    def __init__(self, gateway: Gateway, app: FastAPI, keys: KeyStore) -> None:
+    def __init__(self, gateway: Gateway, app: FastAPI, keys: KeyStore, folder: Path) -> None:
+        self._folder = folder
         self.gateway, self.app = gateway, app
         self.keys = {tenant: keys.add(tenant, scopes=SCOPES - {"admin"})[1] for tenant in ("owner", "other")}
         self._store = keys
@@ -182,6 +184,7 @@ class Service:
             "sampler_id": sampler["sampler_id"],
             "sampling_session_id": sampler["sampler_id"],
             "job": self._job,
+            "upload": self._upload(),
             "episode": OWN_EPISODE,
             "tinker_path": path,
             "source_path": path,
@@ -190,6 +193,12 @@ class Service:
             "policy": "policy",
             "snapshot": "000001",
         }
+
+    def _upload(self) -> str:
+        folder = self._folder / "uploads" / "owner"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{'1' * 64}.jsonl").write_text('{"text": "a row"}\n')
+        return f"upload:{'1' * 64}"
 
     async def ask(self, asked: Asked, key: str | None) -> httpx.Response:
         """Make a request."""
@@ -256,6 +265,6 @@ async def owning_service(root: Path) -> AsyncIterator[Service]:
             async with Gateway(
                 runtime=runtime, admit=Admission(keys), scheduler=scheduler, submissions=checks
             ) as gateway:
-                service = Service(gateway, create_app(gateway), keys)
+                service = Service(gateway, create_app(gateway), keys, folder)
                 await service.start()
                 yield service

@@ -19,8 +19,13 @@ TRAVERSALS = (
     "~root",
 )
 
-CONFLICTS = {("POST /jobs/v1/jobs/{job}/resume", 409), ("POST /dashboard/api/jobs/{job}/resume", 409)}
-"""What the owner is refused because of how things stand: a job that runs can't be resumed."""
+CONFLICTS = {
+    ("POST /jobs/v1/jobs/{job}/resume", 409),
+    ("POST /dashboard/api/jobs/{job}/resume", 409),
+    ("DELETE /jobs/v1/jobs/{job}", 409),
+    ("DELETE /dashboard/api/jobs/{job}", 409),
+}
+"""What the owner is refused because of how things stand: a job that runs can't be resumed, nor be deleted."""
 
 SILENT = {"POST /api/v1/cancel_future", "POST /api/v1/sessions/search"}
 """Routes that say the same whether or not there is anything of that id."""

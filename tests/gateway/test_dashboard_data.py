@@ -58,6 +58,7 @@ async def test_another_tenants_job_looks_like_none_on_every_route(tmp_path: Path
                     }
                 for action in ("cancel", "resume"):
                     assert (await client.post(f"{at}/{action}")).status_code == 404
+                assert (await client.delete(at)).status_code == 404
                 assert (await client.get("/jobs")).json()["jobs"] == []
                 assert sum((await client.get("/jobs")).json()["counts"].values()) == 0
                 assert (await client.get("/mesh")).json() == []

@@ -60,6 +60,23 @@ async def test_a_job_is_cancelled_and_resumed_only_once_that_is_confirmed(board:
         assert (await board.scheduler.job(job.id)).attempt == 2
 
 
+async def test_a_job_is_deleted_once_that_is_confirmed_and_leaves_every_page(board: Dashboard, browser: Browser):
+    job, _ = await board.running("guess")
+    await board.scheduler.cancel(job.id)
+    await board.scheduler.wait(job.id)
+    async with board.page(browser, "#/jobs") as page, board.page(browser, f"#/job/{job.id}") as other:
+        await expect(page.locator("#link")).to_have_text("Live")
+        await expect(other.locator("#link")).to_have_text("Live")
+        await page.get_by_role("button", name="Delete guess").click()
+        await page.get_by_role("button", name="Leave it").click()
+        await expect(page.locator(f"tr[data-job={job.id}]")).to_be_visible()
+        await page.get_by_role("button", name="Delete guess").click()
+        await page.get_by_role("button", name="Delete the job").click()
+        await expect(page.get_by_text("No jobs yet")).to_be_visible()
+        await expect(other.get_by_text("No jobs yet")).to_be_visible()
+        assert await board.scheduler.jobs() == []
+
+
 async def test_a_key_is_asked_for_kept_for_the_tab_and_never_part_of_an_address(tmp_path: Path, browser: Browser):
     with KeyStore(tmp_path / "keys.sqlite") as keys:
         key, secret = keys.add("mine")

@@ -1,4 +1,4 @@
-"""`submit`, `jobs`, `logs`, `metrics`, `cancel` and `resume` against a gateway on a real port."""
+"""`submit`, `jobs`, `uploads`, `logs`, `metrics`, `cancel` and `resume` against a gateway on a real port."""
 
 from __future__ import annotations
 
@@ -95,6 +95,34 @@ async def test_a_job_is_cancelled_and_resumed_and_a_follower_that_sees_it_fail_s
         assert "is starting" in (await run("resume", job))[1]
         await run.at.running(job)
         assert "is cancelling" in (await run("cancel", job))[1]
+
+
+async def test_jobs_and_uploads_are_deleted_each_that_can_be(tmp_path: Path, capsys: Any, monkeypatch: Any):
+    (tmp_path / "rows.jsonl").write_text('{"prompt": "a", "completion": "b"}\n')
+    text = f'job = "sft"\n[data]\ntrain = "{tmp_path}/rows.jsonl"\n'
+    async with commands(tmp_path, capsys, monkeypatch) as run:
+        assert (await run("uploads"))[1] == "there are no uploads\n"
+        job = json.loads((await run("submit", config_file(tmp_path, text), "--json"))[1])
+        upload = job["config"]["data"]["train"][0]
+        await run.at.running(job["id"])
+        assert [word in (await run("uploads"))[1] for word in (upload, "35 bytes", job["id"])] == [True] * 3
+        other = (await run("submit", config_file(tmp_path)))[1].strip()
+        await run("cancel", other)
+        await run.at.over(other)
+        code, out, err = await run("jobs", "rm", job["id"], other, "job-0")
+        assert (code, out) == (2, f"{other} is deleted\n")
+        assert err.count("\n") == 2
+        assert "only one that is over can be deleted: cancel it first" in err
+        code, _, err = await run("uploads", "rm", upload)
+        assert (code, f"{upload} is used by {job['id']}" in err) == (2, True)
+        await run("cancel", job["id"])
+        await run.at.over(job["id"])
+        assert await run("jobs", "rm", job["id"], "--checkpoints", "--json") == (0, f'["{job["id"]}"]\n', "")
+        assert await run("uploads", "rm", upload) == (0, f"{upload} is deleted\n", "")
+        assert (await run("jobs"))[1] == "there are no jobs yet\n"
+        for words in ("jobs rm", "uploads rm", "uploads x", "jobs a b", "jobs --checkpoints"):
+            code, _, err = await run(*words.split())
+            assert (code, "needed" in err) == (2, True)
 
 
 async def test_files_of_data_are_uploaded(tmp_path: Path, capsys: Any, monkeypatch: Any):

@@ -51,12 +51,29 @@ def add_jobs(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     submit.add_argument("--devices", type=int, default=0, help="accelerators (default: %(default)s)")
     submit.add_argument("--memory", default="0", help="most that it may use, such as 4GiB (default: no bound)")
     submit.add_argument("--once", metavar="KEY", help="submit it once: with the same KEY again, tell of the first job")
-    jobs = commands.add_parser("jobs", help="list the jobs of a gateway, or tell of one")
-    jobs.add_argument("id", nargs="?", metavar="ID", help="tell of this one, and how it came to where it stands")
+    jobs = commands.add_parser(
+        "jobs",
+        help="list the jobs of a gateway, tell of one, or delete some",
+        usage="%(prog)s [options] [ID | rm ID ...]",
+    )
+    jobs.add_argument(
+        "words",
+        nargs="*",
+        metavar="ID",
+        help="tell of this one, and how it came to where it stands; `rm ID ...` deletes jobs that are over",
+    )
+    jobs.add_argument("--checkpoints", action="store_true", help="with `rm`: delete their checkpoints as well")
     jobs.add_argument("--state", action="append", default=[], help="only those in this state (repeatable)")
     jobs.add_argument("--kind", action="append", default=[], help="only those of this kind (repeatable)")
     jobs.add_argument("--text", default="", help="only those with this in their name or id")
     jobs.add_argument("-n", "--rows", type=int, default=50, help="at most (default: %(default)s)")
+    uploads = commands.add_parser(
+        "uploads",
+        help="list the rows that jobs were given, or delete some",
+        usage="%(prog)s [options] [rm UPLOAD ...]",
+    )
+    uploads.add_argument("words", nargs="*", metavar="UPLOAD", help="`rm UPLOAD ...` deletes what no job needs")
+    uploads.add_argument("--tenant", help="whose are deleted, for administrators (default: the key's)")
     logs = commands.add_parser("logs", help="show what a job printed")
     logs.add_argument("--tail", type=int, metavar="BYTES", help="only the end of it")
     metrics = commands.add_parser("metrics", help="show a job's numbers, step by step")
@@ -67,7 +84,7 @@ def add_jobs(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         command.add_argument("-f", "--follow", action="store_true", help="go on until the job is over")
     for command in (logs, metrics, cancel, resume):
         command.add_argument("id", metavar="ID", help="as `submit` and `jobs` print it")
-    for command in (submit, jobs, metrics, cancel, resume):
+    for command in (submit, jobs, uploads, metrics, cancel, resume):
         command.add_argument("--json", action="store_true", help="for machines")
     for name, command in commands.choices.items():
         if name in _JOB_COMMANDS:
@@ -75,7 +92,7 @@ def add_jobs(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
             command.set_defaults(call=_job_command)
 
 
-_JOB_COMMANDS = frozenset({"submit", "jobs", "logs", "metrics", "cancel", "resume"})
+_JOB_COMMANDS = frozenset({"submit", "jobs", "uploads", "logs", "metrics", "cancel", "resume"})
 
 
 def _job_command(options: argparse.Namespace, overrides: Sequence[str]) -> int:

@@ -1,13 +1,18 @@
-"""Jobs of a gateway as tables and lines."""
+"""Jobs and uploads of a gateway as tables and lines."""
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from rich import filesize
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+
+JOBS = "/jobs/v1/jobs"
 
 _COLOURS = {"running": "green", "starting": "green", "failed": "red", "cancelling": "yellow", "cancelled": "dim"}
 
@@ -38,6 +43,37 @@ def job_lines(job: Mapping[str, Any], transitions: Sequence[Mapping[str, Any]]) 
         tries = f"try {line['attempt']}  " if line["attempt"] else ""
         detail = f": {line['detail']}" if line["detail"] else ""
         yield f"{_moment(line['at'])}  {tries}{line['wanted']} ({line['reason']}){detail}"
+
+
+def uploads_table(uploads: Sequence[Mapping[str, Any]]) -> Table:
+    """A line for each upload."""
+    table = Table.grid(padding=(0, 2))
+    several = len({upload["tenant"] for upload in uploads}) > 1
+    titles = ["UPLOAD", *(["TENANT"] if several else []), "SIZE", "LAST USED", "NEEDED BY"]
+    for title in titles:
+        table.add_column(no_wrap=True, justify="right" if title == "SIZE" else "left")
+    table.add_row(*(Text(title, style="dim") for title in titles))
+    for upload in uploads:
+        tenant = [Text(upload["tenant"])] if several else []
+        size, when = filesize.decimal(upload["bytes"]), _moment(upload["used"])
+        table.add_row(Text(upload["upload"]), *tenant, Text(size), Text(when), Text(", ".join(upload["jobs"])))
+    return table
+
+
+def print_line(line: str) -> None:
+    """Print a line as it is."""
+    Console(soft_wrap=True).out(line, highlight=False)
+
+
+def print_json(value: object) -> None:
+    """Print a value for machines."""
+    print_line(json.dumps(value))
+
+
+def print_table(table: Table) -> None:
+    """Print a table: whole lines where nobody looks at a terminal."""
+    console = Console()
+    (console if console.is_terminal else Console(width=240)).print(table)
 
 
 def _moment(seconds: float) -> str:

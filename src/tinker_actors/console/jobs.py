@@ -1,4 +1,4 @@
-"""`tinker-actors submit`, `jobs`, `logs`, `metrics`, `cancel` and `resume`: what a gateway is asked about jobs."""
+"""`tinker-actors submit`, `jobs`, `uploads`, `logs`, `metrics`, `cancel`, `resume`: what a gateway is asked of jobs."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from rich.console import Console
 from rich.text import Text
 
 from tinker_actors.console.curve import draw_curve
+from tinker_actors.console.deleting import delete_jobs, uploads_command
 from tinker_actors.console.extras import check_extra
-from tinker_actors.console.job_tables import job_lines, jobs_table
+from tinker_actors.console.job_tables import JOBS, job_lines, jobs_table, print_json, print_line, print_table
 from tinker_actors.console.shown import evaluation_line, measures, step_line
 from tinker_actors.errors import ConfigError
 from tinker_actors.scheduler.loading import read_config
 
-_JOBS = "/jobs/v1/jobs"
 _UNITS = {
     "": 1,
     "kb": 10**3,
@@ -50,6 +50,7 @@ def job_command(options: argparse.Namespace, overrides: Sequence[str]) -> int:
     calls: Mapping[str, Callable[[Any, argparse.Namespace, Sequence[str]], int]] = {
         "submit": _submit,
         "jobs": _jobs,
+        "uploads": uploads_command,
         "logs": _logs,
         "metrics": _metrics,
         "cancel": _change,
@@ -67,15 +68,15 @@ def _submit(service: Any, options: argparse.Namespace, overrides: Sequence[str])
     memory = _bytes(options.memory)
     _upload_data(service, config)
     body = {"config": config, "priority": options.priority, "devices": options.devices, "memory": memory}
-    job = service.post(_JOBS, body | ({"key": options.once} if options.once else {}))
+    job = service.post(JOBS, body | ({"key": options.once} if options.once else {}))
     if options.json:
-        _print_json(job)
+        print_json(job)
     else:
-        _print(job["id"])
+        print_line(job["id"])
     if not options.follow:
         return 0
-    _copy(service.follow(f"{_JOBS}/{job['id']}/logs", "offset", {"offset": 0}, unit=None, follow=True))
-    ended = service.get(f"{_JOBS}/{job['id']}")
+    _copy(service.follow(f"{JOBS}/{job['id']}/logs", "offset", {"offset": 0}, unit=None, follow=True))
+    ended = service.get(f"{JOBS}/{job['id']}")
     Console(stderr=True).print(Text(_ended(ended)), soft_wrap=True)
     return 0 if ended["state"] == "succeeded" else 1
 
@@ -99,49 +100,60 @@ def _uploaded(service: Any, name: str) -> str:
 
 
 def _jobs(service: Any, options: argparse.Namespace, _overrides: Sequence[str]) -> int:
-    if options.id:
-        job = service.get(f"{_JOBS}/{options.id}")
-        lines = service.get(f"{_JOBS}/{options.id}/transitions")["transitions"]
-        if options.json:
-            _print_json({**job, "transitions": lines})
-        else:
-            for line in job_lines(job, lines):
-                _print(line)
-        return 0
-    found = service.get(_JOBS, state=options.state, kind=options.kind, text=options.text, limit=options.rows)
+    words: list[str] = options.words
+    if words[:1] == ["rm"]:
+        return delete_jobs(service, words[1:], options)
+    if options.checkpoints or len(words) > 1:
+        raise ConfigError(f"jobs {' '.join(words)} is not understood; one ID is needed, or `jobs rm ID ...`")
+    return _tell_of(service, words[0], options) if words else _list(service, options)
+
+
+def _tell_of(service: Any, job: str, options: argparse.Namespace) -> int:
+    found = service.get(f"{JOBS}/{job}")
+    lines = service.get(f"{JOBS}/{job}/transitions")["transitions"]
     if options.json:
-        _print_json(found["jobs"])
-    elif not found["jobs"]:
-        _print("there are no such jobs" if options.state or options.kind or options.text else "there are no jobs yet")
+        print_json({**found, "transitions": lines})
     else:
-        console = Console()
-        (console if console.is_terminal else Console(width=240)).print(jobs_table(found["jobs"]))
+        for line in job_lines(found, lines):
+            print_line(line)
+    return 0
+
+
+def _list(service: Any, options: argparse.Namespace) -> int:
+    found = service.get(JOBS, state=options.state, kind=options.kind, text=options.text, limit=options.rows)
+    if options.json:
+        print_json(found["jobs"])
+    elif not found["jobs"]:
+        filtered = options.state or options.kind or options.text
+        print_line("there are no such jobs" if filtered else "there are no jobs yet")
+    else:
+        print_table(jobs_table(found["jobs"]))
     return 0
 
 
 def _logs(service: Any, options: argparse.Namespace, _overrides: Sequence[str]) -> int:
     start = {"offset": 0} if options.tail is None else {"tail": options.tail}
-    _copy(service.follow(f"{_JOBS}/{options.id}/logs", "offset", start, unit=None, follow=options.follow))
+    _copy(service.follow(f"{JOBS}/{options.id}/logs", "offset", start, unit=None, follow=options.follow))
     return 0
 
 
 def _metrics(service: Any, options: argparse.Namespace, _overrides: Sequence[str]) -> int:
     curves: dict[str, list[float]] = {}
     for line in _rows(
-        service.follow(f"{_JOBS}/{options.id}/metrics", "start", {"start": 0}, unit=b"\n", follow=options.follow)
+        service.follow(f"{JOBS}/{options.id}/metrics", "start", {"start": 0}, unit=b"\n", follow=options.follow)
     ):
         if options.json:
-            _print(line)
+            print_line(line)
             continue
         row = json.loads(line)
-        _print(_row_line(row))
+        print_line(_row_line(row))
         if row["kind"] == "step":
             for title, value in measures(row).items():
                 curves.setdefault(title, []).append(value)
     for title, values in curves.items() if options.plot else ():
-        _print(f"\n{title} by step")
+        print_line(f"\n{title} by step")
         for drawn in draw_curve(values, width=min(Console().width, 80), height=8):
-            _print(drawn)
+            print_line(drawn)
     return 0
 
 
@@ -158,11 +170,11 @@ def _row_line(row: Mapping[str, Any]) -> str:
 
 
 def _change(service: Any, options: argparse.Namespace, _overrides: Sequence[str]) -> int:
-    job = service.post(f"{_JOBS}/{options.id}/{options.command}")
+    job = service.post(f"{JOBS}/{options.id}/{options.command}")
     if options.json:
-        _print_json(job)
+        print_json(job)
     else:
-        _print(_ended(job))
+        print_line(_ended(job))
     return 0
 
 
@@ -187,11 +199,3 @@ def _bytes(text: str) -> int:
     if found is None or found[2] not in _UNITS:
         raise ConfigError(f"--memory is {text!r}; a number of bytes is needed, or one such as 512MiB or 4GB")
     return int(float(found[1]) * _UNITS[found[2]])
-
-
-def _print(line: str) -> None:
-    Console(soft_wrap=True).out(line, highlight=False)
-
-
-def _print_json(value: object) -> None:
-    _print(json.dumps(value))

@@ -63,6 +63,10 @@ class Service:
         """What a route answers; errors as of `get`."""
         return self._ask("POST", path, json=body or {})
 
+    def delete(self, path: str, **parameters: Any) -> dict[str, Any]:
+        """What a route answers; errors as of `get`."""
+        return self._ask("DELETE", path, params=parameters)
+
     def upload(self, path: Path) -> str:
         """Send the rows of a file; what a configuration calls them. Errors as of `get`."""
         with path.open("rb") as file:

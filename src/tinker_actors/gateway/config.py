@@ -151,6 +151,10 @@ class JobsTable(Section):
     """Most bytes of the rows that a client uploads at once; `limits.large_body_bytes` bounds them too."""
     upload_bytes_of_tenant: int = Field(default=2**32, ge=1)
     """Most bytes of all that a tenant has uploaded."""
+    keep_days: float | None = Field(default=None, gt=0)
+    """Days after its end on which a job is deleted; its checkpoints stay. For ever if not given."""
+    keep_upload_days: float | None = Field(default=None, gt=0)
+    """The same of rows, after they were uploaded or last named by a submission."""
 
     @field_validator("allowed_paths")
     @classmethod

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -69,6 +70,7 @@ class Gateway:
         checkpoints: Keeps named checkpoints until they expire or are deleted.
         accounts: What tenants used and did.
         signer: Signs addresses of downloads.
+        handing: Held while what a job made becomes checkpoints, and while a job is deleted.
     """
 
     runtime: Runtime
@@ -89,6 +91,7 @@ class Gateway:
     checkpoints: Checkpoints = field(init=False)
     accounts: Accounts = field(init=False)
     signer: Signer = field(init=False, default_factory=Signer)
+    handing: asyncio.Lock = field(init=False, default_factory=asyncio.Lock)
     _stack: contextlib.AsyncExitStack = field(init=False, default_factory=contextlib.AsyncExitStack)
 
     def __post_init__(self) -> None:

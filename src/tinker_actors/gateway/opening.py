@@ -10,6 +10,7 @@ from pathlib import Path
 from tinker_actors.gateway.admission import Admission, refuse_off_host
 from tinker_actors.gateway.config import ServeConfig
 from tinker_actors.gateway.gateway import Gateway
+from tinker_actors.gateway.jobs.deleting import Retention
 from tinker_actors.gateway.jobs.handover import handing_over
 from tinker_actors.gateway.jobs.submissions import Submissions
 from tinker_actors.gateway.jobs.uploads import Uploads
@@ -58,6 +59,7 @@ async def open_gateway(config: ServeConfig) -> AsyncIterator[Gateway]:
         )
         await stack.enter_async_context(gateway)
         await stack.enter_async_context(handing_over(gateway))
+        await stack.enter_async_context(_retention(config, gateway).kept())
         yield gateway
 
 
@@ -74,6 +76,14 @@ def submissions_for(config: ServeConfig, scheduler: Scheduler, folder: Path) -> 
     )
 
 
+def _retention(config: ServeConfig, gateway: Gateway) -> Retention:
+    def seconds(days: float | None) -> float | None:
+        return None if days is None else days * 86400.0
+
+    jobs = config.jobs
+    return Retention(gateway, jobs=seconds(jobs.keep_days), uploads=seconds(jobs.keep_upload_days))
+
+
 def _from_anywhere(model: str) -> str:
     """A model's name that means the same in every working directory."""
     return os.path.abspath(model) if os.path.isdir(model) else model
@@ -81,4 +91,4 @@ def _from_anywhere(model: str) -> str:
 
 def _folder(config: ServeConfig) -> Path:
     """The scheduler's, as jobs with a working directory of their own know it."""
-    return Path(os.path.abspath(config.root)) / "scheduler"
+    return Path(os.path.realpath(config.root)) / "scheduler"

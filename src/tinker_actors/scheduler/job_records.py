@@ -61,6 +61,7 @@ class Job:
         started: When it was first started; None if it never was.
         ended: When it was over; None if it isn't.
         moved: The number of its last move among all jobs' moves: the higher one of two views of a job is the newer.
+        deleted: Whether it is no more; so only who follows jobs hears of it, once.
     """
 
     id: str
@@ -84,6 +85,7 @@ class Job:
     started: float | None
     ended: float | None
     moved: int
+    deleted: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

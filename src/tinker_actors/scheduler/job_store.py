@@ -13,11 +13,11 @@ import sqlite3
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from tinker_actors.errors import JobError, UnknownJobError
+from tinker_actors.errors import JobError, JobStateError, UnknownJobError
 from tinker_actors.scheduler.job_records import Job, JobQuery, JobRequest, Transition
 from tinker_actors.scheduler.resources import Resources
 from tinker_actors.scheduler.states import JobKind, JobState, Reason, moves
@@ -61,6 +61,7 @@ CREATE TABLE IF NOT EXISTS transitions (
     detail TEXT NOT NULL
 );
 CREATE INDEX IF NOT EXISTS transitions_by_job ON transitions (job, number);
+CREATE TABLE IF NOT EXISTS deleted (start INTEGER NOT NULL);
 """
 _VERSION = 1
 _PLAIN = (
@@ -68,7 +69,7 @@ _PLAIN = (
     *("submitted", "started", "ended", "moved"),
 )
 _JOBS = "SELECT *, (SELECT MAX(number) FROM transitions WHERE job = jobs.id) AS moved FROM jobs"
-_STARTS = "SELECT COALESCE(MAX(start), 0) FROM jobs"
+_STARTS = "SELECT COALESCE(MAX(start), 0) FROM (SELECT start FROM jobs UNION ALL SELECT start FROM deleted)"
 
 
 class JobStore:
@@ -76,7 +77,7 @@ class JobStore:
 
     Args:
         path: The database; made if it isn't there.
-        on_change: Called with a job that was added or has moved, once that is on disk. It must not raise.
+        on_change: Called with a job that was added, has moved or was deleted, once that is on disk. It must not raise.
 
     Raises:
         JobError: The file can't be used.
@@ -268,6 +269,27 @@ class JobStore:
             moved = self._move(present, wanted, reason, detail, time.time())
         self._on_change(moved)
         return moved
+
+    def delete(self, job: str) -> Job:
+        """Forget a job that is over, and its log; how it stood last. Numbers are not used again.
+
+        Raises:
+            JobStateError: It isn't over.
+            UnknownJobError: There is none with this id.
+        """
+        with self._transaction():
+            present = self.get(job)
+            if not present.state.is_over:
+                raise JobStateError(f"job {job} is {present.state.value}; only one that is over can be deleted")
+            starts = self.starts
+            self._db.execute("DELETE FROM transitions WHERE job = ?", (job,))
+            self._db.execute("DELETE FROM jobs WHERE id = ?", (job,))
+            self._db.execute("DELETE FROM deleted")
+            self._db.execute("INSERT INTO deleted (start) VALUES (?)", (starts,))
+            logger.info("job %s: deleted (%s)", job, present.state.value)
+        gone = replace(present, deleted=True)
+        self._on_change(gone)
+        return gone
 
     def _move(self, job: Job, wanted: JobState, reason: Reason, detail: str, now: float) -> Job:
         failed = reason in (Reason.ERROR, Reason.CRASHED, Reason.START_FAILED)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from tinker_actors.actors import Actor, ActorFailure, concurrent
 from tinker_actors.errors import UnknownJobError
+from tinker_actors.scheduler.deletion import Deletions
 from tinker_actors.scheduler.followers import Followers
 from tinker_actors.scheduler.job_records import Job, JobQuery, JobRequest, Transition
 from tinker_actors.scheduler.queue import Rules
@@ -60,6 +61,8 @@ class Scheduler(Actor):
     async def on_start(self) -> None:
         """Take up the folder."""
         self._supervisor.start()
+        self._deletions = Deletions(self._supervisor.store, self._supervisor.jobs)
+        self._deletions.end_what_was_begun()
         self._started = True
 
     async def on_stop(self) -> None:
@@ -105,7 +108,7 @@ class Scheduler(Actor):
 
     @concurrent
     async def changes(self, tenant: str | None = None) -> AsyncIterator[Job | None]:
-        """None at once, and then every job that is submitted or moves after that, as it stands.
+        """None at once, and then every job that is submitted, moves or is `deleted` after that, as it stands.
 
         Nobody waits for a slow reader: it gets each job as it stands last, and skips what was overtaken meanwhile.
         """
@@ -147,6 +150,32 @@ class Scheduler(Actor):
             UnknownJobError: The tenant has no such job.
         """
         return self._supervisor.resume(self._own(job, tenant).id)
+
+    async def delete(self, job: str, tenant: str | None = None) -> Job:
+        """Delete a job that is over: its folder and all that is known of it. `cleared` waits until its files are gone.
+
+        Returns:
+            It as it stood last, `deleted`.
+
+        Raises:
+            JobStateError: It isn't over, or one that isn't over names files of it.
+            JobError: Its folder can't be deleted; then nothing is.
+            UnknownJobError: The tenant has no such job (any more).
+        """
+        return self._deletions.delete(self._own(job, tenant).id)
+
+    async def check_deletable(self, job: str, tenant: str | None = None) -> None:
+        """Raise what `delete` would because of how things stand."""
+        self._deletions.check(self._own(job, tenant).id)
+
+    @concurrent
+    async def cleared(self) -> None:
+        """Wait until the files of the jobs that were deleted so far are gone."""
+        await self._deletions.cleared()
+
+    async def users_of(self, path: str, tenant: str | None = None) -> list[str]:
+        """Ids of the jobs that aren't over and whose configuration names an absolute path, or something below it."""
+        return self._deletions.users_of(Path(path), tenant)
 
     @concurrent
     async def wait(self, job: str, states: tuple[JobState, ...] = (), tenant: str | None = None) -> Job:

@@ -70,6 +70,7 @@ class Supervisor:
         on_change: Callable[[Job], None] = lambda _: None,
     ) -> None:
         self._root = root.resolve()
+        self.jobs = self._root / "jobs"
         self._rules = rules or Rules()
         self._retry = retry or RetryPolicy()
         self._grace = grace
@@ -149,7 +150,7 @@ class Supervisor:
 
     def folder(self, job: str) -> JobFolder:
         """A job's folder."""
-        return JobFolder(self._root / "jobs" / job)
+        return JobFolder(self.jobs / job)
 
     @property
     def processes(self) -> dict[str, int]:

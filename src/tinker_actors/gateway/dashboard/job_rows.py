@@ -34,6 +34,7 @@ def row(job: Job, folder: JobFolder) -> dict[str, Any]:
         "moved": job.moved,
         "can_cancel": not job.state.is_over and job.state is not JobState.CANCELLING,
         "can_resume": job.state.is_over and JobState.QUEUED in TRANSITIONS[job.state],
+        "can_delete": job.state.is_over,
         "progress": _progress(job, folder) if job.started is not None else None,
     }
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
-from pathlib import Path
 from typing import Annotated
 
 from fastapi import APIRouter, Query
@@ -17,10 +16,10 @@ from tinker_actors.gateway.caller import CallerOf, needs
 from tinker_actors.gateway.dashboard.job_rows import row, whole
 from tinker_actors.gateway.dashboard.metrics_file import read_metrics
 from tinker_actors.gateway.dashboard.owned import GatewayOf, Owned, OwnedJob
-from tinker_actors.gateway.jobs.shared import scheduler_of, submissions_of, tenant_of
+from tinker_actors.gateway.jobs.deleting import delete_job
+from tinker_actors.gateway.jobs.shared import scheduler_of, submissions_of, tenant_of, with_folders
 from tinker_actors.gateway.refusals import RefusalError, not_found
 from tinker_actors.gateway.writing import json_response
-from tinker_actors.scheduler.job_folder import JobFolder
 from tinker_actors.scheduler.job_records import Job, JobQuery
 from tinker_actors.scheduler.states import JobKind, JobState
 
@@ -60,9 +59,8 @@ async def jobs(
     query = JobQuery(states=tuple(state), kinds=tuple(kind), text=text, before=before, limit=limit + 1)
     found = await scheduler.search(query, tenant)
     counts = await scheduler.counts(tenant)
-    shown = found[:limit]
-    folders = [JobFolder(Path(await scheduler.folder(job.id, tenant))) for job in shown]
-    rows = await asyncio.to_thread(lambda: [row(*pair) for pair in zip(shown, folders, strict=True)])
+    shown = await with_folders(scheduler, found[:limit])
+    rows = await asyncio.to_thread(lambda: [row(*pair) for pair in shown])
     return json_response(
         {
             "jobs": rows,
@@ -104,6 +102,13 @@ async def cancel(gateway: GatewayOf, caller: CallerOf, owned: OwnedJob) -> Respo
 async def resume(gateway: GatewayOf, caller: CallerOf, owned: OwnedJob) -> Response:
     """Queue a failed or cancelled job again."""
     return await _changed(owned, scheduler_of(gateway).resume, tenant_of(caller))
+
+
+@router.delete("/jobs/{job}", dependencies=[needs("jobs")])
+async def delete(gateway: GatewayOf, owned: OwnedJob) -> Response:
+    """Delete a job that is over; its checkpoints stay."""
+    await delete_job(gateway, owned.job)
+    return json_response({"deleted": owned.job.id})
 
 
 async def _changed(owned: Owned, change: Callable[[str, str | None], Awaitable[Job]], tenant: str | None) -> Response:

@@ -25,9 +25,8 @@ from tinker_actors.gateway.dashboard.job_rows import row
 from tinker_actors.gateway.dashboard.mesh import describe
 from tinker_actors.gateway.dashboard.metrics_file import read_metrics
 from tinker_actors.gateway.dashboard.owned import GatewayOf, find_job
-from tinker_actors.gateway.jobs.shared import tenant_of
+from tinker_actors.gateway.jobs.shared import tenant_of, with_folders
 from tinker_actors.gateway.refusals import RefusalError
-from tinker_actors.scheduler.job_folder import JobFolder
 from tinker_actors.scheduler.states import JobState
 
 if TYPE_CHECKING:
@@ -65,7 +64,7 @@ async def live(
     health: bool = False,
     progress: bool = False,
 ) -> StreamingResponse:
-    """The events `hello`, `job`, `metrics`, `mesh`, `health` and `progress`.
+    """The events `hello`, `job`, `gone`, `metrics`, `mesh`, `health` and `progress`.
 
     Args:
         request: The request.
@@ -135,7 +134,7 @@ class _Feed:
             _open[tenant] -= 1
 
     async def jobs(self) -> None:
-        """Every job that moves. `hello` says that from now on none is missed."""
+        """Every job that moves or is deleted. `hello` says that from now on none is missed."""
         scheduler, tenant = self._gateway.scheduler, tenant_of(self._caller)
         if scheduler is None:
             await self._put("hello", {})
@@ -145,10 +144,11 @@ class _Feed:
             if job is None:
                 await self._put("hello", {})
                 continue
-            folder = JobFolder(Path(await scheduler.folder(job.id, tenant)))
-            counts = await scheduler.counts(tenant)
-            told = {"job": await asyncio.to_thread(row, job, folder), "counts": {s.value: n for s, n in counts.items()}}
-            await self._put("job", told)
+            counts = {state.value: count for state, count in (await scheduler.counts(tenant)).items()}
+            if job.deleted:
+                await self._put("gone", {"id": job.id, "counts": counts})
+            for present, folder in await with_folders(scheduler, [job]):
+                await self._put("job", {"job": await asyncio.to_thread(row, present, folder), "counts": counts})
 
     async def progress(self) -> None:
         """How far each running job is, whenever it has got further."""
@@ -157,8 +157,7 @@ class _Feed:
         while scheduler is not None:
             running = await scheduler.jobs((JobState.RUNNING,), tenant)
             told = {job.id: told.get(job.id) for job in running}
-            for job in running:
-                folder = JobFolder(Path(await scheduler.folder(job.id, tenant)))
+            for job, folder in await with_folders(scheduler, running):
                 present = await asyncio.to_thread(row, job, folder)
                 if present["progress"] != told[job.id]:
                     told[job.id] = present["progress"]

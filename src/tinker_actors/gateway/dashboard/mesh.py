@@ -6,7 +6,6 @@ import asyncio
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter
@@ -16,7 +15,7 @@ from tinker_actors.actors.attach import fetch, running_meshes
 from tinker_actors.errors import RunError
 from tinker_actors.gateway.caller import Caller, CallerOf, needs
 from tinker_actors.gateway.dashboard.owned import GatewayOf
-from tinker_actors.gateway.jobs.shared import tenant_of
+from tinker_actors.gateway.jobs.shared import tenant_of, with_folders
 from tinker_actors.gateway.writing import json_response
 from tinker_actors.scheduler.job_folder import JobFolder
 from tinker_actors.scheduler.job_records import Job
@@ -45,15 +44,14 @@ async def describe(gateway: Gateway, caller: Caller) -> list[dict[str, Any]]:
     if gateway.scheduler is not None:
         tenant = tenant_of(caller)
         jobs = (await gateway.scheduler.jobs((JobState.RUNNING,), tenant))[-MOST_JOBS:]
-        folders = [JobFolder(Path(await gateway.scheduler.folder(job.id, tenant))) for job in jobs]
-        found += await asyncio.to_thread(_of_jobs, jobs, folders)
+        found += await asyncio.to_thread(_of_jobs, await with_folders(gateway.scheduler, jobs))
     return found
 
 
-def _of_jobs(jobs: Sequence[Job], folders: Sequence[JobFolder]) -> list[dict[str, Any]]:
+def _of_jobs(jobs: Sequence[tuple[Job, JobFolder]]) -> list[dict[str, Any]]:
     running = {mesh.pid: mesh for mesh in running_meshes()} if jobs else {}
     found: list[dict[str, Any]] = []
-    for job, folder in zip(jobs, folders, strict=True):
+    for job, folder in jobs:
         mesh = running.get(_pid(folder))
         if mesh is None:
             continue

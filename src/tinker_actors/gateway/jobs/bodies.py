@@ -119,6 +119,12 @@ class TransitionsBody(BaseModel):
     transitions: list[TransitionBody]
 
 
+class DeletedBody(BaseModel):
+    """What is no more."""
+
+    deleted: str
+
+
 class UploadBody(BaseModel):
     """What was uploaded."""
 
@@ -126,3 +132,25 @@ class UploadBody(BaseModel):
     """What a configuration calls it by, as in `data.train = "upload:..."`."""
     rows: int
     bytes: int
+
+
+class KeptUploadBody(BaseModel):
+    """An upload that is kept."""
+
+    upload: str
+    tenant: str
+    bytes: int
+    used: float
+    """When it was uploaded, or named by a submission if that was later, in seconds since 1970."""
+    jobs: list[str]
+    """Ids of the jobs that aren't over and name it, for which it can't be deleted."""
+
+
+class UploadsBody(BaseModel):
+    """What is kept, the oldest first."""
+
+    uploads: list[KeptUploadBody]
+    bytes: int
+    """Of all of them."""
+    most: int
+    """Bytes that a tenant may have."""

@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tinker_actors.errors import PolicyError
+from tinker_actors.errors import PolicyError, UnknownJobError
 from tinker_actors.gateway.record_kinds import CheckpointRecord
 from tinker_actors.gateway.refusals import RefusalError, not_found
 from tinker_actors.policies import Handle, PolicySpec, Snapshot, SnapshotStore
@@ -56,6 +56,11 @@ async def hand_over(gateway: Gateway, job: Job, folder: JobFolder, policy: str, 
     Raises:
         RefusalError: The job has no such snapshot, or its base model is not served here.
     """
+    async with gateway.handing:
+        return await _hand_over(gateway, job, folder, policy, name)
+
+
+async def _hand_over(gateway: Gateway, job: Job, folder: JobFolder, policy: str, name: str) -> CheckpointRecord:
     store = SnapshotStore(RunFolder(folder.run).policies)
     try:
         wanted = str(Handle(policy_id=policy, kind="sampler_weights", name=name))
@@ -104,13 +109,25 @@ async def _follow(gateway: Gateway, scheduler: Scheduler) -> None:
     async for job in scheduler.stream.changes():
         if job is None:  # from here on nothing is missed
             for done in await scheduler.jobs((JobState.SUCCEEDED,)):
-                await _hand_over_last(gateway, scheduler, done)
-        elif job.state is JobState.SUCCEEDED:
-            await _hand_over_last(gateway, scheduler, job)
+                await _hand_over_its(gateway, scheduler, done)
+        elif job.state is JobState.SUCCEEDED and not job.deleted:
+            await _hand_over_its(gateway, scheduler, job)
 
 
-async def _hand_over_last(gateway: Gateway, scheduler: Scheduler, job: Job) -> None:
-    folder = JobFolder(Path(await scheduler.folder(job.id)))
+async def _hand_over_its(gateway: Gateway, scheduler: Scheduler, job: Job) -> None:
+    async with gateway.handing:
+        with suppress(UnknownJobError):  # it was deleted, and this done before
+            await hand_over_last(gateway, job, JobFolder(Path(await scheduler.folder(job.id))))
+
+
+async def hand_over_last(gateway: Gateway, job: Job, folder: JobFolder) -> None:
+    """Make checkpoints of the last snapshots of a job that has succeeded, if that wasn't done before.
+
+    Args:
+        gateway: The gateway; the caller holds its `handing`.
+        job: The job.
+        folder: Its folder.
+    """
     mark = folder.root / _DONE
     if mark.exists() or job.kind in (JobKind.EVALUATION, JobKind.INFERENCE):
         return
@@ -119,7 +136,7 @@ async def _hand_over_last(gateway: Gateway, scheduler: Scheduler, job: Job) -> N
         snapshots = await asyncio.to_thread(snapshots_of, folder)
         last = {snapshot.policy_id: snapshot for snapshot in snapshots if "." not in snapshot.policy_id}
         for policy, snapshot in last.items():
-            await hand_over(gateway, job, folder, policy, Handle.parse(snapshot.handle).name)
+            await _hand_over(gateway, job, folder, policy, Handle.parse(snapshot.handle).name)
         mark.touch()
     except RefusalError as error:
         logger.info("job %s: what it made is not taken over: %s", job.id, error.detail)

@@ -5,19 +5,20 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Annotated
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Query
 
 from tinker_actors.errors import JobRefusedError, JobStateError
 from tinker_actors.gateway.caller import CallerOf, needs
 from tinker_actors.gateway.jobs.bodies import (
+    DeletedBody,
     JobBody,
     JobsBody,
     ResourcesBody,
     Submission,
     TransitionBody,
     TransitionsBody,
-    UploadBody,
 )
+from tinker_actors.gateway.jobs.deleting import delete_job
 from tinker_actors.gateway.jobs.shared import job_of, scheduler_of, submissions_of, tenant_of
 from tinker_actors.gateway.refusals import RefusalError
 from tinker_actors.gateway.tinker.shared import GatewayOf
@@ -35,9 +36,8 @@ _READS = [needs("read", "jobs")]
 @router.post("/jobs", dependencies=_CHANGES, status_code=201)
 async def submit(body: Submission, caller: CallerOf, gateway: GatewayOf) -> JobBody:
     """Take a job: once this is answered it is kept, whatever happens to the service."""
-    request = await submissions_of(gateway).request(body, caller)
     try:
-        return _shown(gateway, await scheduler_of(gateway).submit(request))
+        return _shown(gateway, await submissions_of(gateway).submit(body, caller))
     except JobRefusedError as error:
         raise RefusalError(400, str(error), code="never_fits") from None
 
@@ -110,11 +110,14 @@ async def resume(job: str, caller: CallerOf, gateway: GatewayOf) -> JobBody:
         raise RefusalError(400, str(error), code="never_fits") from None
 
 
-@router.post("/uploads", dependencies=_CHANGES, status_code=201)
-async def upload(request: Request, caller: CallerOf, gateway: GatewayOf) -> UploadBody:
-    """Keep rows for jobs to come: the request's body is JSON Lines. The same rows have the same name."""
-    kept = await submissions_of(gateway).uploads.take(caller.tenant, request.stream())
-    return UploadBody(upload=kept.name, rows=kept.rows, bytes=kept.size)
+@router.delete("/jobs/{job}", dependencies=_CHANGES)
+async def delete(
+    job: str, caller: CallerOf, gateway: GatewayOf, checkpoints: Annotated[bool, Query()] = False
+) -> DeletedBody:
+    """Delete a job that is over, with all that it left; its checkpoints only if that is asked for."""
+    found = await job_of(gateway, caller, job)
+    await delete_job(gateway, found, checkpoints=checkpoints)
+    return DeletedBody(deleted=found.id)
 
 
 @router.get("/free", dependencies=_READS)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -54,5 +56,16 @@ async def job_of(gateway: Gateway, caller: Caller, job: str) -> Job:
 
 async def folder_of(gateway: Gateway, caller: Caller, job: str) -> JobFolder:
     """The folder of a job that the caller may know of; errors as `job_of`."""
-    found = await job_of(gateway, caller, job)
-    return JobFolder(Path(await scheduler_of(gateway).folder(found.id)))
+    try:
+        return JobFolder(Path(await scheduler_of(gateway).folder(job, tenant_of(caller))))
+    except UnknownJobError:
+        raise not_found("job", job) from None
+
+
+async def with_folders(scheduler: Scheduler, jobs: Sequence[Job]) -> list[tuple[Job, JobFolder]]:
+    """Jobs and their folders, without those that were deleted meanwhile."""
+    found: list[tuple[Job, JobFolder]] = []
+    for job in jobs:
+        with suppress(UnknownJobError):
+            found.append((job, JobFolder(Path(await scheduler.folder(job.id)))))
+    return found

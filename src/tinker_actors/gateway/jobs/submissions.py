@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -14,7 +15,7 @@ from tinker_actors.gateway.jobs.vetting import JOB_STORE, Allowed, vetted
 from tinker_actors.gateway.refusals import RefusalError, not_found
 from tinker_actors.scheduler.demand import request_of
 from tinker_actors.scheduler.job_folder import JobFolder
-from tinker_actors.scheduler.job_records import JobRequest
+from tinker_actors.scheduler.job_records import Job, JobRequest
 from tinker_actors.scheduler.run_folder import RunFolder
 from tinker_actors.scheduler.service import Scheduler
 
@@ -28,6 +29,11 @@ class Submissions:
         allowed: What a configuration may name.
         uploads: Of the tenants.
         most_priority: The highest priority that a tenant may ask for.
+
+    Attributes:
+        uploads: Of the tenants.
+        naming: Held from when a name is looked up until the job that has it is taken, and while something that jobs
+            may name is deleted.
     """
 
     def __init__(
@@ -39,17 +45,23 @@ class Submissions:
         uploads: Uploads,
         most_priority: Callable[[str], int] = lambda _: 0,
     ) -> None:
-        self._scheduler, self._root, self._allowed = scheduler, root.absolute(), allowed
+        self._scheduler, self._root, self._allowed = scheduler, root.resolve(), allowed
         self._most_priority = most_priority
         self.uploads = uploads
+        self.naming = asyncio.Lock()
 
-    async def request(self, body: Submission, caller: Caller) -> JobRequest:
-        """What the scheduler is given.
+    async def submit(self, body: Submission, caller: Caller) -> Job:
+        """Take a job: once this has returned it is kept, whatever happens to the service.
 
         Raises:
+            JobRefusedError: It could never start; says what could.
             ConfigError: The configuration can't work.
             RefusalError: It names what isn't allowed, or the priority is beyond the tenant's.
         """
+        async with self.naming:
+            return await self._scheduler.submit(await self._request(body, caller))
+
+    async def _request(self, body: Submission, caller: Caller) -> JobRequest:
         free = caller.sees_all or caller.tenant == LOCAL_TENANT
         if not free and body.priority > (most := self._most_priority(caller.tenant)):
             raise RefusalError(

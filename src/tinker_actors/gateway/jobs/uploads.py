@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+import os
 import re
 import secrets
 from collections.abc import AsyncIterable, AsyncIterator, Mapping
@@ -38,6 +40,25 @@ class Upload:
     size: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """An upload as it lies there.
+
+    Attributes:
+        tenant: Whose it is.
+        name: `upload:` and the SHA-256 digest of its rows.
+        path: Where.
+        size: Bytes.
+        used: When it was uploaded, or named by a submission if that was later, in seconds since 1970.
+    """
+
+    tenant: str
+    name: str
+    path: Path
+    size: int
+    used: float
+
+
 class Uploads:
     """The uploads of all tenants, each tenant's in a folder of its own.
 
@@ -48,7 +69,7 @@ class Uploads:
     """
 
     def __init__(self, root: Path, *, most: int, most_of_tenant: int) -> None:
-        self._root, self._most, self._most_of_tenant = root, most, most_of_tenant
+        self._root, self._most, self.most_of_tenant = root, most, most_of_tenant
 
     async def take(self, tenant: str, chunks: AsyncIterable[bytes]) -> Upload:
         """Keep what a client sends, once all of it is there and every row can be used.
@@ -58,7 +79,7 @@ class Uploads:
         """
         folder = self._root / FOLDER / tenant
         folder.mkdir(parents=True, exist_ok=True)
-        left = self._most_of_tenant - sum(path.stat().st_size for path in folder.iterdir())
+        left = self.most_of_tenant - sum(path.stat().st_size for path in folder.iterdir())
         draft = folder / f".draft-{secrets.token_hex(8)}"
         digest, rows, size = hashlib.sha256(), 0, 0
         try:
@@ -68,7 +89,7 @@ class Uploads:
                     size += len(row)
                     rows += 1
                     if size > min(self._most, left):
-                        raise _too_much(self._most if left >= self._most else self._most_of_tenant, size)
+                        raise _too_much(self._most if left >= self._most else self.most_of_tenant, size)
                     digest.update(row)
                     file.write(row)
             if not rows:
@@ -88,7 +109,21 @@ class Uploads:
         path = f"{FOLDER}/{tenant}/{digest}.jsonl"
         if not _NAME.match(digest) or not (self._root / path).is_file():
             raise not_found("upload", name)
+        os.utime(self._root / path)
         return path
+
+    def kept(self, tenant: str | None) -> list[Kept]:
+        """The uploads of a tenant, or of all, the oldest first. Reads files."""
+        found: list[Kept] = []
+        for path in (self._root / FOLDER).glob("*/*.jsonl"):
+            if tenant in (None, path.parent.name):
+                with contextlib.suppress(FileNotFoundError):  # deleted just now
+                    status = path.stat()
+                    name = PREFIX + path.stem
+                    found.append(
+                        Kept(tenant=path.parent.name, name=name, path=path, size=status.st_size, used=status.st_mtime)
+                    )
+        return sorted(found, key=lambda kept: (kept.used, kept.name))
 
 
 def shown(path: str) -> str:

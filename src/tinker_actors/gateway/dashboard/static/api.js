@@ -72,3 +72,4 @@ async function why(response) {
 
 export const get = async (path, options) => (await request(path, options)).json();
 export const post = async (path) => (await request(path, { method: "POST" })).json();
+export const remove = async (path) => (await request(path, { method: "DELETE" })).json();

@@ -1,6 +1,6 @@
-// A job as a row of a table, and the buttons that end or resume it.
+// A job as a row of a table, and the buttons that end, resume or delete it.
 
-import { post } from "./api.js";
+import { post, remove } from "./api.js";
 import { badge, confirmed, el, fill, setText } from "./dom.js";
 import { moment, number, span } from "./format.js";
 
@@ -9,8 +9,10 @@ export const took = (job) => (job.started ? span(Math.max(0, (job.ended ?? Date.
 
 /** A row that is kept up to date: its `element`, and what it last `shown`. */
 export class JobRow {
-  constructor(page, job) {
+  /** `gone(id)` is called once the job is deleted. */
+  constructor(page, job, gone) {
     this.page = page;
+    this.gone = gone;
     this.state = el("td", { class: "cell-state" });
     this.reason = el("div", { class: "muted small" });
     this.bar = el("i");
@@ -42,7 +44,12 @@ export class JobRow {
       fill(this.state, badge(job.state));
       fill(
         this.actions,
-        jobActions(this.page, job, (changed) => this.update(changed)),
+        jobActions(
+          this.page,
+          job,
+          (changed) => this.update(changed),
+          () => this.gone(job.id),
+        ),
       );
     }
     this.shown = job;
@@ -67,18 +74,33 @@ const CANCEL = {
 };
 const RESUME = { verb: "Resume", path: "resume", text: "It is queued again and goes on from its last checkpoint." };
 
-/** The button that ends or resumes a job, if the caller may; `changed` is given the job afterwards. */
-export function jobActions(page, job, changed) {
-  const offered = job.can_cancel ? CANCEL : job.can_resume ? RESUME : null;
-  if (!offered || !page.about.may_end_jobs) return [];
-  const { verb, path, text } = offered;
+const DELETE = {
+  verb: "Delete",
+  text: "Its output, its numbers and what it saved are no more, and it can't be resumed. Its checkpoints stay.",
+};
+
+/** The buttons that end, resume or delete a job, if the caller may; `changed` is given the job afterwards, `gone` nothing. */
+export function jobActions(page, job, changed, gone) {
+  if (!page.about.may_end_jobs) return [];
+  const moves = [job.can_cancel && CANCEL, job.can_resume && RESUME].filter(Boolean);
+  const buttons = moves.map((move) =>
+    button(page, job, move, async () => changed(await post(`/jobs/${job.id}/${move.path}`))),
+  );
+  const erase = async () => {
+    await remove(`/jobs/${job.id}`);
+    gone();
+  };
+  return job.can_delete ? [...buttons, button(page, job, DELETE, erase)] : buttons;
+}
+
+function button(page, job, { verb, text }, change) {
   const act = async () => {
     if (!(await confirmed(`${verb} ${job.name}?`, text, `${verb} the job`))) return;
     try {
-      changed(await post(`/jobs/${job.id}/${path}`));
+      await change();
     } catch (error) {
       page.toast(error.message, true);
     }
   };
-  return [el("button", { type: "button", "aria-label": `${verb} ${job.name}`, onclick: act }, verb)];
+  return el("button", { type: "button", "aria-label": `${verb} ${job.name}`, onclick: act }, verb);
 }

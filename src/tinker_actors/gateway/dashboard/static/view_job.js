@@ -74,7 +74,12 @@ class JobView {
       fill(
         this.actions,
         compare,
-        jobActions(this.page, this.job, (changed) => this.update(changed)),
+        jobActions(
+          this.page,
+          this.job,
+          (changed) => this.update(changed),
+          () => this.gone(),
+        ),
       );
     }
     this.detail.hidden = !detail;
@@ -115,8 +120,14 @@ class JobView {
     await this.inside.moved?.();
   }
 
+  /** It was deleted. */
+  gone() {
+    location.hash = "#/jobs";
+  }
+
   on(name, data) {
     const { id } = this.job;
+    if (name === "gone" && data.id === id) this.gone();
     const lost = () => {}; // the stream says if the gateway is gone
     if (name === "job" && data.job.id === id) this.update(data.job).catch(lost);
     if (name === "hello") get(`/jobs/${id}`).then((job) => this.update(job), lost); // what moved before it began

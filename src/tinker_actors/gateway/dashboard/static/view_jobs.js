@@ -116,7 +116,7 @@ class JobsView {
   put(job, first) {
     const known = this.rows.get(job.id);
     if (known) return known.update(job);
-    const row = new JobRow(this.page, job);
+    const row = new JobRow(this.page, job, (id) => this.forget(id));
     this.rows.set(job.id, row);
     if (first) this.body.prepend(row.element);
     else this.body.append(row.element);
@@ -154,15 +154,21 @@ class JobsView {
     if (name === "hello") this.again().catch(() => {}); // the stream says if the gateway is gone
     if (name === "progress") this.rows.get(data.id)?.update(data);
     if (name === "job") this.moved(data);
+    if (name === "gone") this.forget(data.id, data.counts);
   }
 
   moved({ job, counts }) {
     const row = this.rows.get(job.id);
     const fits = this.fits(job);
-    if (row && !fits) {
-      row.element.remove();
-      this.rows.delete(job.id);
-    } else if (fits && (row || this.last === null || job.number > this.last)) this.put(job, !row);
+    if (row && !fits) this.forget(job.id);
+    else if (fits && (row || this.last === null || job.number > this.last)) this.put(job, !row);
     this.count(counts);
+  }
+
+  /** Show a job no longer; `counts` where they are known. */
+  forget(id, counts) {
+    this.rows.get(id)?.element.remove();
+    this.rows.delete(id);
+    if (counts) this.count(counts);
   }
 }
