@@ -11,6 +11,7 @@ from tests.gateway.gateways import TINY, gateway_at
 
 from tinker_actors.gateway.pace import Pace
 from tinker_actors.gateway.runtime import BEHIND, Runtime, ServedModel
+from tinker_actors.gateway.sampling_options import PaceOptions, SamplingOptions
 
 
 def test_a_late_loop_slows_the_pace_down_to_the_slowest_and_one_in_time_lets_it_rise_again():
@@ -38,8 +39,8 @@ async def test_a_loop_that_is_held_up_slows_the_pace_down():
 
 
 async def test_who_is_not_let_in_is_told_when_to_come_back(tmp_path: Path):
-    pace = Pace(slowest=1e-6, fastest=1e-6, burst=1)
-    async with gateway_at(tmp_path, TINY, pace=pace) as (_, client):
+    sampling = SamplingOptions(pace=PaceOptions(slowest=1e-6, fastest=1e-6, burst=1))
+    async with gateway_at(tmp_path, TINY, sampling=sampling) as (_, client):
         session = (await client.post("/api/v1/create_session", json={})).json()["session_id"]
         asked = {"session_id": session, "sampling_session_seq_id": 0, "base_model": TINY.name}
         sampler = (await client.post("/api/v1/create_sampling_session", json=asked)).json()["sampling_session_id"]

@@ -13,6 +13,7 @@ from tests.gateway.serving_process import serve_process, start
 from tinker_actors.errors import ConfigError
 from tinker_actors.gateway.config import load_serve_config
 from tinker_actors.gateway.opening import open_gateway
+from tinker_actors.gateway.refusals import RefusalError
 from tinker_actors.scheduler.resources import Resources
 
 
@@ -56,12 +57,38 @@ def test_quotas_bound_what_they_name_and_nothing_else(tmp_path: Path):
         ("port = 70000", "port is 70000"),
         ("[jobs]\nallowed_paths = 3", "jobs.allowed_paths is 3; a list is needed"),
         ("models = 3", "models is 3; a section is needed"),
+        ("[jobs]\nkeep_days = 0", "jobs.keep_days is 0"),
+        ("[sampling]\nsnapshots = 0", "sampling.snapshots is 0"),
+        ("[sampling]\nsample = 1", "unknown key sampling.sample; did you mean sampling.samples?"),
+        ("[sampling]\nsamples = 8", "sampling.samples_of_tenant is 8192; at most samples, 8, is needed"),
+        ("[sampling.pace]\nslowest = 9e9", "sampling.pace.slowest is 9e+09; at most fastest, 5000, is needed"),
     ],
 )
 def test_a_wrong_key_or_value_is_named(tmp_path: Path, text: str, named: str):
     with pytest.raises(ConfigError) as caught:
         load_serve_config(written(tmp_path, text))
     assert named in str(caught.value)
+
+
+async def test_how_much_sampling_is_let_in_is_set_in_the_file(tmp_path: Path):
+    text = (
+        f'root = "{tmp_path}/root"\n[sampling]\nsamples = 3\nsamples_of_tenant = 2\nprompt_tokens = 10\nsnapshots = 5\n'
+    )
+    path = written(tmp_path, text + "[sampling.pace]\nfastest = 7\nslowest = 7\nburst = 2\nbearable = 0.5")
+    async with open_gateway(load_serve_config(path)) as gateway:
+        pace, crowding = gateway.pace, gateway.crowding
+        assert [pace.lets_in() for _ in range(3)] == [True, True, False]
+        pace.saw(0.4)
+        assert pace.rate == 7
+        crowding.enter("m", "a", samples=2, tokens=4)
+        for tenant, samples, tokens, named in (
+            ("a", 1, 1, "the tenant has 2 samples under way, of 2 at most"),
+            ("b", 2, 1, "as many samples under way as its sampler takes"),
+            ("b", 1, 7, "as many prompt tokens"),
+        ):
+            with pytest.raises(RefusalError, match=named):
+                crowding.enter("m", tenant, samples=samples, tokens=tokens)
+        assert gateway.serving.most == 5
 
 
 async def test_other_hosts_are_not_let_in_without_keys(tmp_path: Path):

@@ -12,6 +12,7 @@ from tinker_actors.errors import ConfigError
 from tinker_actors.gateway import DEFAULT_ROOT
 from tinker_actors.gateway.limits import Limits
 from tinker_actors.gateway.runtime import ServedModel
+from tinker_actors.gateway.sampling_options import SamplingOptions
 from tinker_actors.gateway.tinker.options import TinkerOptions
 from tinker_actors.scheduler.demand import machine
 from tinker_actors.scheduler.loading import read_toml, validated
@@ -183,6 +184,8 @@ class ServeConfig(Section):
     jobs: JobsTable = JobsTable()
     limits: Limits = Limits()
     """How much one request, one tenant and one address may ask for."""
+    sampling: SamplingOptions = SamplingOptions()
+    """How much sampling is let in, and how many snapshots are held."""
     tinker: TinkerOptions = TinkerOptions()
     """What is chosen of the Tinker API."""
     log_json: bool = False

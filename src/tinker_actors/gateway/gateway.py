@@ -34,6 +34,7 @@ from tinker_actors.gateway.pace import Pace
 from tinker_actors.gateway.records import Records
 from tinker_actors.gateway.refusals import RefusalError
 from tinker_actors.gateway.runtime import Runtime
+from tinker_actors.gateway.sampling_options import SamplingOptions
 from tinker_actors.gateway.serving import Serving
 from tinker_actors.gateway.signing import Signer
 from tinker_actors.gateway.tinker.app import router as tinker_router
@@ -57,6 +58,7 @@ class Gateway:
         scheduler: Of the jobs; None if none are taken.
         limits: How much may be asked for.
         submissions: Checks the jobs that callers submit; there if the scheduler is.
+        sampling: How much sampling is let in, and how many snapshots are held.
         serving: Loads snapshots into the samplers.
         records: What is remembered over a restart.
         futures: Answers that clients come back for.
@@ -78,6 +80,7 @@ class Gateway:
     scheduler: Scheduler | None = None
     limits: Limits = field(default_factory=Limits)
     submissions: Submissions | None = None
+    sampling: SamplingOptions = field(default_factory=SamplingOptions)
     tinker: TinkerOptions = field(default_factory=TinkerOptions)
     records: Records = field(init=False)
     futures: Futures = field(init=False)
@@ -86,8 +89,8 @@ class Gateway:
     metrics: HttpMetrics = field(default_factory=HttpMetrics)
     speakers: Speakers = field(init=False)
     samples: SampleFutures = field(init=False, default_factory=SampleFutures)
-    crowding: Crowding = field(default_factory=Crowding)
-    pace: Pace = field(default_factory=Pace)
+    crowding: Crowding = field(init=False)
+    pace: Pace = field(init=False)
     checkpoints: Checkpoints = field(init=False)
     accounts: Accounts = field(init=False)
     signer: Signer = field(init=False, default_factory=Signer)
@@ -96,7 +99,8 @@ class Gateway:
 
     def __post_init__(self) -> None:
         self.futures = Futures()
-        self.serving = Serving(self.runtime)
+        self.serving = Serving(self.runtime, most=self.sampling.snapshots)
+        self.crowding, self.pace = self.sampling.crowding(), self.sampling.pace.pace()
         self.speakers = Speakers(self.runtime)
 
     async def __aenter__(self) -> Self:

@@ -53,6 +53,7 @@ async def open_gateway(config: ServeConfig) -> AsyncIterator[Gateway]:
             runtime=runtime,
             admit=Admission(keys),
             limits=config.limits,
+            sampling=config.sampling,
             tinker=config.tinker,
             scheduler=scheduler,
             submissions=submissions_for(config, scheduler, folder),

@@ -11,9 +11,6 @@ from tinker_actors.errors import ConfigError, TinkerActorsError, UnknownPolicyEr
 from tinker_actors.gateway.runtime import Engines, Runtime
 from tinker_actors.policies import PolicySpec, SnapshotStore
 
-MOST_SNAPSHOTS = 64
-"""Snapshots that a sampler holds at once, unless more are in use."""
-
 
 class Serving:
     """Loads snapshots into the samplers, several askers' at a time, and keeps what is in use.
@@ -22,17 +19,17 @@ class Serving:
 
     Args:
         runtime: The samplers and trainers.
-        most: Snapshots that each sampler holds; beyond them the one that was used least recently and that nobody uses
-            goes.
+        most: Snapshots that each sampler holds, unless more are in use; beyond them the one that was used least
+            recently and that nobody uses goes.
 
     Raises:
         ConfigError: `most` is not positive.
     """
 
-    def __init__(self, runtime: Runtime, *, most: int = MOST_SNAPSHOTS) -> None:
+    def __init__(self, runtime: Runtime, *, most: int = 64) -> None:
         if most < 1:
             raise ConfigError(f"most is {most}; an integer >= 1 is needed")
-        self._runtime, self._most = runtime, most
+        self._runtime, self.most = runtime, most
         self._shelves: dict[str, _Shelf] = {}
 
     @asynccontextmanager
@@ -73,7 +70,7 @@ class Serving:
     def _shelf(self, model: str) -> _Shelf:
         engines = self._runtime.engines_of(model)
         if model not in self._shelves:
-            self._shelves[model] = _Shelf(engines, SnapshotStore(self._runtime.store), self._most)
+            self._shelves[model] = _Shelf(engines, SnapshotStore(self._runtime.store), self.most)
         return self._shelves[model]
 
 
