@@ -19,7 +19,7 @@ from tinker_actors.data import (
 from tinker_actors.data.chat_rows import ChatRow
 from tinker_actors.environments import Conversation
 from tinker_actors.errors import DataError
-from tinker_actors.models.renderer import Renderer
+from tinker_actors.models.rendering import ChatRenderer
 
 TrainOn = Literal["all", "last"]
 TooLong = Literal["refuse", "drop", "keep_first", "keep_last"]
@@ -36,7 +36,7 @@ class Dropped:
     reason: str
 
 
-def chat_datums(row: ChatRow, renderer: Renderer, *, train_on: TrainOn = "all") -> tuple[Datum, ...]:
+def chat_datums(row: ChatRow, renderer: ChatRenderer, *, train_on: TrainOn = "all") -> tuple[Datum, ...]:
     """Weight 1 on every token of the assistant messages to be learned, the stop token included, and 0 elsewhere.
 
     Tokens are only appended to. Where the template rewrites what it has written (for instance strips earlier

@@ -15,7 +15,7 @@ from tinker_actors.console.stored import find_snapshot
 from tinker_actors.environments import Agent, Environment, EnvironmentFactory, LiveEnvironment, ScriptedAgent
 from tinker_actors.environments.person import PersonAgent, Terminal
 from tinker_actors.errors import ConfigError, ModelNotFoundError, UnknownPolicyError
-from tinker_actors.models import Renderer, load_tokenizer
+from tinker_actors.models import ChatRenderer, load_renderer, load_tokenizer
 from tinker_actors.models.catalogue import resolve
 from tinker_actors.policies import PolicySpec, Snapshot, SnapshotStore
 from tinker_actors.rollouts import PolicySeat, ScriptedSeat, script, scripted_agent
@@ -95,7 +95,7 @@ class Player:
     label: str
     note: str = ""
     seat: PolicySeat | ScriptedSeat | None = None
-    renderer: Renderer | None = None
+    renderer: ChatRenderer | None = None
 
     def agent(self, seat: str, live: LiveEnvironment, terminal: Terminal, seed: int) -> Agent:
         """Its agent for one episode."""
@@ -223,7 +223,7 @@ class Opponents:
         seat = PolicySeat(
             sampler=sampler, policy=snapshot.policy_id, snapshot=snapshot.handle, params=params, trainable=False
         )
-        renderer = Renderer(load_tokenizer(model), template)
+        renderer = load_renderer(load_tokenizer(model), template)
         return Player(label=label, note=note, seat=seat, renderer=renderer)
 
     async def _sampler(self, base_model: str, store: str) -> tuple[Any, list[str]]:

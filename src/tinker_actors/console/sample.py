@@ -16,7 +16,7 @@ from tinker_actors.console.stored import find_snapshot
 from tinker_actors.data import Image, Message, derive_seed
 from tinker_actors.environments import PolicyAgent
 from tinker_actors.errors import ConfigError, DataError, UnknownPolicyError
-from tinker_actors.models import Renderer, load_tokenizer
+from tinker_actors.models import load_renderer, load_tokenizer
 from tinker_actors.policies import Snapshot, SnapshotStore
 from tinker_actors.sampling import Sampler, SamplingParams
 from tinker_actors.scheduler import JobConfig, RunConfig, RunFolder
@@ -52,7 +52,7 @@ async def _talk(options: argparse.Namespace, params: SamplingParams, images: Seq
     folder = RunFolder(Path(options.run))
     config = folder.load_config()
     snapshot = _snapshot(folder, config, options.snapshot)
-    renderer = Renderer(load_tokenizer(config.model.name), config.model.chat_template)
+    renderer = load_renderer(load_tokenizer(config.model.name), config.model.chat_template)
     console = Console()
     async with Mesh() as mesh:
         sampler = await mesh.spawn(

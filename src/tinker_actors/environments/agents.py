@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from tinker_actors.data import Message, ModelInput, ToolList, Trajectory, Turn, TurnEnd
 from tinker_actors.environments.conversation import Conversation
 from tinker_actors.errors import EpisodeError
-from tinker_actors.models.renderer import Renderer
+from tinker_actors.models.rendering import ChatRenderer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +122,7 @@ class DemonstrationAgent(Agent):
     """
 
     def __init__(
-        self, demonstrate: Callable[[], Awaitable[str]], renderer: Renderer, *, trainable: bool = True
+        self, demonstrate: Callable[[], Awaitable[str]], renderer: ChatRenderer, *, trainable: bool = True
     ) -> None:
         self.trainable = trainable
         self._demonstrate = demonstrate

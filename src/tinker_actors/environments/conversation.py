@@ -8,7 +8,7 @@ from typing import Literal
 
 from tinker_actors.data import Message, ModelInput
 from tinker_actors.errors import ContextOverflowError
-from tinker_actors.models.renderer import Renderer
+from tinker_actors.models.rendering import ChatRenderer
 
 Overflow = Literal["refuse", "keep_last"]
 """What to do with a prompt that is too long: refuse it, or keep exactly its last tokens."""
@@ -39,7 +39,7 @@ class Conversation:
             are, and a new datum begins there.
     """
 
-    def __init__(self, renderer: Renderer, *, max_prompt: int | None = None, overflow: Overflow = "refuse") -> None:
+    def __init__(self, renderer: ChatRenderer, *, max_prompt: int | None = None, overflow: Overflow = "refuse") -> None:
         self._renderer = renderer
         self._max_prompt = max_prompt
         self._overflow: Overflow = overflow
@@ -48,7 +48,7 @@ class Conversation:
         self._sampled: tuple[int, ...] = ()
         self._hidden = 0  # how many of the held tokens `keep_last` has dropped from view
 
-    def begun_anew(self, renderer: Renderer) -> Conversation:
+    def begun_anew(self, renderer: ChatRenderer) -> Conversation:
         """An empty one of the same limits."""
         return Conversation(renderer, max_prompt=self._max_prompt, overflow=self._overflow)
 

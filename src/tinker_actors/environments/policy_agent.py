@@ -10,7 +10,7 @@ from tinker_actors.data import Message, SamplingRecord, ToolList, Turn, TurnEnd,
 from tinker_actors.environments.agents import Action, Agent
 from tinker_actors.environments.conversation import Conversation, Overflow, Prompt
 from tinker_actors.errors import ConfigError, ContextOverflowError
-from tinker_actors.models.renderer import Renderer
+from tinker_actors.models.rendering import ChatRenderer
 from tinker_actors.sampling.requests import Sample, SamplingParams, SamplingReply, SamplingRequest
 
 
@@ -45,7 +45,7 @@ class PolicyAgent(Agent):
     def __init__(
         self,
         sampler: SamplesTokens,
-        renderer: Renderer,
+        renderer: ChatRenderer,
         params: SamplingParams,
         *,
         policy: str,
@@ -81,7 +81,8 @@ class PolicyAgent(Agent):
 
     async def equip(self, tools: ToolList) -> None:
         """Show the tools in the prompt."""
-        self._conversation = self._conversation.begun_anew(self._renderer.with_tools(tools))
+        self._renderer = self._renderer.with_tools(tools)
+        self._conversation = self._conversation.begun_anew(self._renderer)
 
     async def act(self, messages: Sequence[Message]) -> Action:
         """Sample an action.
@@ -109,7 +110,8 @@ class PolicyAgent(Agent):
             return self._overflowed(prompt, messages)
         (sample,) = reply.samples
         cut_short = sample.end is TurnEnd.LENGTH and room < self._params.max_tokens
-        self._conversation.act(sample.tokens, sample.text)
+        text = self._renderer.told(sample.tokens, sample.text)
+        self._conversation.act(sample.tokens, text)
         record = SamplingRecord(
             snapshot_min=reply.snapshot,
             snapshot_max=reply.snapshot,
@@ -122,7 +124,7 @@ class PolicyAgent(Agent):
         turn = _turn(
             prompt, messages, sample=sample, end=TurnEnd.CONTEXT_OVERFLOW if cut_short else sample.end, record=record
         )
-        return Action(text=sample.text, turns=(turn,))
+        return Action(text=text, turns=(turn,))
 
     def _overflowed(self, prompt: Prompt, messages: Sequence[Message]) -> Action:
         turn = _turn(prompt, messages, sample=None, end=TurnEnd.CONTEXT_OVERFLOW, record=None)
@@ -144,7 +146,7 @@ def _turn(
     )
 
 
-def stops_of(params: SamplingParams, renderer: Renderer) -> tuple[str | int, ...]:
+def stops_of(params: SamplingParams, renderer: ChatRenderer) -> tuple[str | int, ...]:
     """The asked stops and the template's own end of a turn: a token where it is one, else its text."""
     said_by_tokens = {renderer.tokenizer.token_text(stop) for stop in renderer.stop_ids}
     text = (renderer.stop_text,) if renderer.stop_text and renderer.stop_text not in said_by_tokens else ()

@@ -54,7 +54,7 @@ class ModelTable(Section):
     """A catalogue name, a local model directory or a hub id; the table's own name if not given."""
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     chat_template: str = ""
-    """A name (`chatml`, `plain`) or Jinja source, for conversations; the tokenizer's own if not given."""
+    """A name (`chatml`, `plain`, `renderers:FAMILY`) or Jinja source; the tokenizer's own if not given."""
     tool_format: str = ""
     """How the model writes calls of tools: `hermes`, `json` or a form of plain text; its template tells if empty."""
     trainer: TrainerTable = TrainerTable()

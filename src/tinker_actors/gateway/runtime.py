@@ -30,7 +30,7 @@ class ServedModel:
         name: What clients call it, such as `Qwen/Qwen3-4B-Instruct-2507`.
         base_model: Its name in the catalogue; `name` if empty.
         dtype: Of the base's weights.
-        chat_template: How conversations become prompts, as a `Renderer` takes it; the tokenizer's own if empty.
+        chat_template: How conversations become prompts, as `load_renderer` takes it; the tokenizer's own if empty.
         tool_format: How the model writes calls of tools, as a `Toolbox` takes it; what its template shows if empty.
         trainer: More arguments of its `Trainer`.
         sampler: More arguments of its `Sampler`.

@@ -15,9 +15,11 @@ if TYPE_CHECKING:
         register_model,
         resolve,
     )
+    from tinker_actors.models.family import FamilyRenderer
     from tinker_actors.models.fetching import fetch
     from tinker_actors.models.lora import MultiLoraLinear, MultiLoraModel
     from tinker_actors.models.renderer import Rendered, Renderer
+    from tinker_actors.models.rendering import ChatRenderer, load_renderer
     from tinker_actors.models.tokenizer import Tokenizer
 
 _HOMES = {
@@ -30,16 +32,21 @@ _HOMES = {
     "load_tokenizer": "catalogue",
     "register_model": "catalogue",
     "resolve": "catalogue",
+    "FamilyRenderer": "family",
     "fetch": "fetching",
     "MultiLoraLinear": "lora",
     "MultiLoraModel": "lora",
     "Rendered": "renderer",
     "Renderer": "renderer",
+    "ChatRenderer": "rendering",
+    "load_renderer": "rendering",
     "Tokenizer": "tokenizer",
 }
 
 __all__ = [
     "BaseModel",
+    "ChatRenderer",
+    "FamilyRenderer",
     "ModelSpec",
     "MultiLoraLinear",
     "MultiLoraModel",
@@ -49,6 +56,7 @@ __all__ = [
     "available_models",
     "fetch",
     "load_base",
+    "load_renderer",
     "load_tokenizer",
     "register_model",
     "release_base",

@@ -137,6 +137,10 @@ class Renderer:
         kept = sampled[:-1] if sampled and sampled[-1] in self.stop_ids else sampled
         return self.tokenizer.decode(kept, skip_special=True)
 
+    def told(self, sampled: Sequence[int], text: str) -> str:
+        """An action's text as whoever answers it reads it: as the sampler gave it."""
+        return text
+
     def encode_action(self, text: str) -> tuple[int, ...]:
         """Tokens of an action that was written rather than sampled (a demonstration), its stop token included.
 

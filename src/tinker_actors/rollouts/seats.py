@@ -36,7 +36,7 @@ from tinker_actors.environments.outside import (
 from tinker_actors.environments.person import PersonAgent, Terminal
 from tinker_actors.environments.tools import tool_format
 from tinker_actors.errors import ConfigError
-from tinker_actors.models.renderer import Renderer
+from tinker_actors.models.rendering import ChatRenderer
 from tinker_actors.rollouts.pools import HostedEnvironment
 from tinker_actors.sampling.requests import SamplingParams
 
@@ -135,7 +135,7 @@ def agent_for(
     *,
     seat: str,
     live: LiveEnvironment | HostedEnvironment,
-    renderer: Renderer,
+    renderer: ChatRenderer,
     seed: int,
     endpoint: EndpointServer | None = None,
 ) -> Agent:
@@ -176,7 +176,7 @@ def agent_for(
 
 
 def _harness_agent(
-    spec: HarnessSeat, seat: str, renderer: Renderer, seed: int, endpoint: EndpointServer | None
+    spec: HarnessSeat, seat: str, renderer: ChatRenderer, seed: int, endpoint: EndpointServer | None
 ) -> HarnessAgent:
     if endpoint is None:
         raise ConfigError(f"seat {seat!r} is played by a harness, but nobody serves it an endpoint here")

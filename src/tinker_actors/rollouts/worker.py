@@ -20,7 +20,7 @@ from tinker_actors.environments import Agent, EnvironmentSpec, Instances, Isolat
 from tinker_actors.environments.outside import EndpointServer
 from tinker_actors.errors import ConfigError
 from tinker_actors.models.catalogue import load_tokenizer
-from tinker_actors.models.renderer import Renderer
+from tinker_actors.models.rendering import load_renderer
 from tinker_actors.rollouts.lockstep import EpisodeSampler
 from tinker_actors.rollouts.plans import Assignment, Rollout
 from tinker_actors.rollouts.pools import EnvironmentPool, HostedEnvironment
@@ -38,7 +38,7 @@ class RolloutWorker(Actor):
     Args:
         environment: What to play.
         tokenizer: The base model's name, for its tokenizer.
-        chat_template: As in `Renderer`.
+        chat_template: As `load_renderer` takes it.
         max_concurrency: Episodes at a time, over all assignments.
         isolation: Where the environment's methods run; None for what its class says.
         environment_nodes: For "process": the nodes of the mesh that hold the instances, which nothing else may use.
@@ -78,7 +78,7 @@ class RolloutWorker(Actor):
                 raise ConfigError(f"isolation of {factory.name} is 'process'; environment_nodes are needed")
             self._pool = await EnvironmentPool.start(self.mesh, factory, self._nodes)
         self._instances = Instances(factory, factory.environment, where="inline" if where == "inline" else "thread")
-        self._renderer = Renderer(load_tokenizer(self._tokenizer), self._chat_template)
+        self._renderer = load_renderer(load_tokenizer(self._tokenizer), self._chat_template)
         self._endpoint = EndpointServer()
 
     async def on_stop(self) -> None:

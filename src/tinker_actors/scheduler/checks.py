@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tinker_actors.environments import Environment, EnvironmentFactory, isolation_of, load_environment
 from tinker_actors.errors import ConfigError, TinkerActorsError
-from tinker_actors.models import Renderer, load_tokenizer
+from tinker_actors.models import load_renderer, load_tokenizer
 from tinker_actors.policies import SnapshotStore
 from tinker_actors.scheduler.config import RunConfig
 from tinker_actors.scheduler.line_ups import Players, check_players
@@ -39,7 +39,7 @@ def check_job(config: RunConfig) -> EnvironmentFactory:
             f"warmup.method is {config.warmup.method!r}, but environment {environment.name} has no demonstrate(); "
             "define it, or set warmup.method to 'none'"
         )
-    Renderer(load_tokenizer(config.model.name), config.model.chat_template)
+    load_renderer(load_tokenizer(config.model.name), config.model.chat_template)
     if config.kl.coefficient and config.kl.reference_store is not None:
         try:
             SnapshotStore(config.kl.reference_store).get(config.kl.reference)

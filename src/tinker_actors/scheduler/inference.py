@@ -22,7 +22,7 @@ from tinker_actors.data.inputs import ModelInput
 from tinker_actors.data.prompt_rows import PromptRow, read_prompt_row
 from tinker_actors.data.seeds import derive_seed
 from tinker_actors.errors import ConfigError, ContextOverflowError, DataError, RunError, UnknownPolicyError
-from tinker_actors.models import Renderer, load_tokenizer
+from tinker_actors.models import load_renderer, load_tokenizer
 from tinker_actors.policies import PolicySpec, SnapshotStore
 from tinker_actors.sampling import InvalidRequestError, Sampler, SamplingReply, SamplingRequest
 from tinker_actors.scheduler.inference_config import InferenceConfig
@@ -45,7 +45,7 @@ def check_inference(config: InferenceConfig) -> None:
     """
     check_names(config.data.prompts)
     _found(config)
-    Renderer(load_tokenizer(config.model.name), config.model.chat_template)
+    load_renderer(load_tokenizer(config.model.name), config.model.chat_template)
 
 
 async def run_inference(
@@ -100,7 +100,7 @@ class _Inference:
     ) -> None:
         self._config, self._rows, self._sampler, self._snapshot = config, rows, sampler, snapshot
         self._replies, self._metrics = replies, metrics
-        self._renderer = Renderer(load_tokenizer(config.model.name), config.model.chat_template)
+        self._renderer = load_renderer(load_tokenizer(config.model.name), config.model.chat_template)
         self.position = 0
 
     async def answer_next(self, done: int) -> None:

@@ -25,7 +25,7 @@ class ModelSection(Section):
     name: str = "tiny-llama"
     """A catalogue name, a local model directory or a hub id."""
     chat_template: str | None = None
-    """`chatml`, `plain` or a Jinja template; the model's own if not given."""
+    """`chatml`, `plain`, a Jinja template or `renderers:FAMILY`; the model's own if not given."""
     context_length: int | None = Field(default=None, ge=8)
     """Tokens; the model's own limit if not given."""
 

@@ -14,7 +14,7 @@ from tinker_actors.data import Datum
 from tinker_actors.data.chat_files import Joined
 from tinker_actors.data.chat_rows import read_chat_row
 from tinker_actors.errors import DataError, ModelError
-from tinker_actors.models import Renderer, load_tokenizer
+from tinker_actors.models import ChatRenderer, load_renderer, load_tokenizer
 from tinker_actors.scheduler.sections import ModelSection
 from tinker_actors.scheduler.sft_config import DataSection
 
@@ -72,7 +72,7 @@ class ChatData:
         self.examples = Examples()
         self._settings, self._model, self._limit = settings, model, limit
         self._tokenizer = load_tokenizer(model.name)
-        self._renderers: dict[str, Renderer] = {}
+        self._renderers: dict[str, ChatRenderer] = {}
         self._hash = blake2b(digest_size=16)
 
     @property
@@ -144,10 +144,10 @@ class ChatData:
         datums = chat_datums(read, self._renderer(read.tools), train_on=self._settings.train_on)
         return fitted(datums, self._limit, self._settings.too_long)
 
-    def _renderer(self, tools: Sequence[Mapping[str, Any]]) -> Renderer:
+    def _renderer(self, tools: Sequence[Mapping[str, Any]]) -> ChatRenderer:
         key = json.dumps(tools, sort_keys=True, default=str) if tools else ""
         if key not in self._renderers:
             if len(self._renderers) > 64:  # data in which every row has tools of its own
                 self._renderers.clear()
-            self._renderers[key] = Renderer(self._tokenizer, self._model.chat_template, tools=tools)
+            self._renderers[key] = load_renderer(self._tokenizer, self._model.chat_template, tools=tools)
         return self._renderers[key]

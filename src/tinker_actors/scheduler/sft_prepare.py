@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 
 from tinker_actors.data.chat_datasets import check_names, open_rows
 from tinker_actors.errors import ConfigError, RunError
-from tinker_actors.models import Renderer, load_base, load_tokenizer
+from tinker_actors.models import load_base, load_renderer, load_tokenizer
 from tinker_actors.scheduler.observer import Phase, RunObserver
 from tinker_actors.scheduler.run_folder import RunFolder, write_atomically
 from tinker_actors.scheduler.sft_config import SftConfig
@@ -45,7 +45,7 @@ def check_sft(config: SftConfig) -> None:
         ModelError: The model can't be resolved, or its chat template can't be used.
     """
     check_names((*config.data.train, *config.data.evaluation))
-    Renderer(load_tokenizer(config.model.name), config.model.chat_template)
+    load_renderer(load_tokenizer(config.model.name), config.model.chat_template)
 
 
 async def prepare(config: SftConfig, folder: RunFolder, observer: RunObserver) -> Prepared:

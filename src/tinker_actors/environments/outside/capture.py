@@ -24,7 +24,7 @@ from tinker_actors.environments.outside.tree import Call, chains, extends, survi
 from tinker_actors.environments.policy_agent import SamplesTokens, stops_of
 from tinker_actors.environments.tools.formats import ToolFormat
 from tinker_actors.errors import ModelError
-from tinker_actors.models.renderer import Renderer
+from tinker_actors.models.rendering import ChatRenderer
 from tinker_actors.sampling.requests import SamplingParams, SamplingReply, SamplingRequest
 
 
@@ -66,7 +66,7 @@ class Capture:
     def __init__(
         self,
         sampler: SamplesTokens,
-        renderer: Renderer,
+        renderer: ChatRenderer,
         params: SamplingParams,
         *,
         policy: str,
@@ -90,7 +90,7 @@ class Capture:
         self._calls: list[Call] = []
         self._last: Call | None = None  # the one that the trajectory ends with
         self._asked: dict[str, int] = {}
-        self._shown: dict[str, Renderer] = {}
+        self._shown: dict[str, ChatRenderer] = {}
         self._tasks: set[asyncio.Task[SamplingReply]] = set()
         self._begun = -1  # how many calls had been answered when the present turn began; -1 between turns
         self._asking = 0
@@ -282,7 +282,7 @@ class Capture:
         return best
 
     def _prompt(
-        self, messages: tuple[Message, ...], parent: Call | None, renderer: Renderer
+        self, messages: tuple[Message, ...], parent: Call | None, renderer: ChatRenderer
     ) -> tuple[ModelInput, bool]:
         """The whole prompt, and whether it doesn't continue the parent's tokens."""
         if parent is None:
@@ -292,7 +292,7 @@ class Capture:
         rendered = renderer.extend(parent.held.tokens, before, new, parent.sample.tokens)
         return (rendered.input, True) if rendered.restarts else (parent.held + rendered.input, False)
 
-    def _renderer_for(self, asked: Asked, tools: str) -> Renderer:
+    def _renderer_for(self, asked: Asked, tools: str) -> ChatRenderer:
         if not asked.tools:
             return self._renderer
         if tools not in self._shown:

@@ -12,7 +12,7 @@ from tinker_actors.environments.tools.formats import ToolFormat, tool_format
 from tinker_actors.errors import ModelError
 from tinker_actors.gateway.runtime import Runtime, ServedModel
 from tinker_actors.models.catalogue import load_tokenizer
-from tinker_actors.models.renderer import Renderer
+from tinker_actors.models.rendering import ChatRenderer, load_renderer
 from tinker_actors.models.tokenizer import Tokenizer
 
 MOST_REMEMBERED = 64 * 2**20
@@ -32,7 +32,7 @@ class Speaker:
 
     served: ServedModel
     tokenizer: Tokenizer
-    renderer: Renderer | None
+    renderer: ChatRenderer | None
     format: ToolFormat
 
     @classmethod
@@ -40,7 +40,7 @@ class Speaker:
         """Load what is needed; takes a moment."""
         tokenizer = load_tokenizer(served.catalogue_name)
         template = served.chat_template or tokenizer.chat_template
-        renderer = None if template is None else Renderer(tokenizer, served.chat_template or None)
+        renderer = None if template is None else load_renderer(tokenizer, served.chat_template or None)
         # models whose template mentions Llama's tag write calls as plain JSON; most others between Hermes's tags
         shown = "json" if template and "python_tag" in template and "<tool_call>" not in template else "hermes"
         return cls(
@@ -51,7 +51,7 @@ class Speaker:
         )
 
     @property
-    def chats(self) -> Renderer:
+    def chats(self) -> ChatRenderer:
         """The renderer.
 
         Raises:
