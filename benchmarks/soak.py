@@ -48,6 +48,7 @@ class Tally:
     safe: Counter[str] = field(default_factory=Counter[str])  # those to workers of safe nodes
     wrong: int = 0
     longest: float = 0.0
+    held_up: float = 0.0  # seconds by which the machine let this process be late at most
     kills: int = 0
 
 
@@ -90,6 +91,13 @@ async def killer(mesh: Mesh, tally: Tally, luck: random.Random, until: float) ->
                 tally.kills += 1
             except ProcessLookupError:
                 continue
+
+
+async def lateness(tally: Tally, until: float) -> None:
+    """How late this process's event loop is, twenty times a second: it can see no ask end any sooner."""
+    while (due := time.monotonic() + 0.05) < until:
+        await asyncio.sleep(0.05)
+        tally.held_up = max(tally.held_up, time.monotonic() - due)
 
 
 async def memory(mesh: Mesh, samples: list[tuple[float, list[int]]], began: float, until: float) -> None:
@@ -149,6 +157,7 @@ async def soak(minutes: float, actors: int, seed: int) -> dict[str, Any]:
                 group.create_task(client(own, everyone, tally, random.Random(seed + index), until))
             group.create_task(killer(mesh, tally, luck, until))
             group.create_task(memory(mesh, samples, began, until))
+            group.create_task(lateness(tally, until))
         counts: Counter[str] = Counter()
         twice = 0
         for start in range(0, actors, CLIENTS):
@@ -179,7 +188,11 @@ def verdicts(found: dict[str, Any], before: Any, after: Any) -> list[tuple[str, 
     fits = tally.safe["answered"] <= counts["ended"] <= tally.safe["answered"] + unsure
     return [
         ("every ask ended", tally.asked == ended, f"{tally.asked} asked, {dict(tally.outcomes)}"),
-        ("within its deadline", tally.longest <= DEADLINE + GRACE, f"the longest took {tally.longest:.2f} s"),
+        (
+            "within its deadline",
+            tally.longest <= DEADLINE + GRACE + tally.held_up,
+            f"the longest took {tally.longest:.2f} s, the loop was {tally.held_up:.2f} s late once",
+        ),
         ("with its own answer", tally.wrong == 0, f"{tally.wrong} with another's"),
         ("none served twice", found["twice"] == 0, f"{found['twice']} were"),
         (
