@@ -123,6 +123,6 @@ def test_a_plain_script_without_a_guard_runs(tmp_path: Path) -> None:
         "asyncio.run(main())\n"
     )
     run = subprocess.run(
-        [sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=50, check=True
+        [sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=250, check=True
     )
     assert run.stdout == "3\n"

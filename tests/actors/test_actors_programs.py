@@ -49,7 +49,7 @@ async def main():
 
 def run(*args: str, code: str | None = None, cwd: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, *args], input=code, cwd=cwd, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, *args], input=code, cwd=cwd, capture_output=True, text=True, timeout=250, check=False
     )
 
 

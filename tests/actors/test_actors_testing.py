@@ -128,7 +128,7 @@ def test_the_mesh_fixture_runs_and_checks(tmp_path: Path, mode: str) -> None:
         env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=250,
         check=False,
     )
     assert "5 passed, 1 error" in run.stdout, run.stdout + run.stderr

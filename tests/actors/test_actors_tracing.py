@@ -117,7 +117,7 @@ def test_opentelemetry_spans_of_a_handler_have_the_callers_span_as_parent() -> N
         [sys.executable, "-c", textwrap.dedent(program)],
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=250,
         env=_environment(),
     )
     assert done.stdout.splitlines() == ["[5, 7, True] True", "True True", "[0, 0, False] None", "True"], done.stderr

@@ -65,7 +65,7 @@ def test_refs_have_the_types_of_their_actors(tmp_path: Path) -> None:
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=55,
+        timeout=250,
         check=False,
     )
     found: dict[int, str] = {}

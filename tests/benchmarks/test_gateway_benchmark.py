@@ -7,7 +7,7 @@ from benchmarks import gateway
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(600)
 def test_the_load_is_measured_in_rows_of_the_documented_shape(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     path = tmp_path / "rows.json"
     gateway.main(["--quick", "--cases", "load", "--seconds", "4", "--json", str(path)])

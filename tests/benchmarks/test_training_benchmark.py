@@ -7,7 +7,7 @@ from benchmarks.training_peers import CASES, groups_of_8, peer_megabytes, ragged
 from benchmarks import training
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(600)
 def test_every_case_is_measured_in_rows_of_the_documented_shape(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -29,7 +29,7 @@ def test_every_case_is_measured_in_rows_of_the_documented_shape(
     assert "failed" not in capsys.readouterr().out
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(600)
 def test_a_peer_that_is_not_installed_is_named_as_left_out(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

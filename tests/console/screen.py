@@ -50,4 +50,4 @@ class Screen:
         except OSError:  # how a terminal without a process reads on Linux
             pass
         os.close(self._controller)  # hangs up on a process that is still there
-        return self._process.wait(30)
+        return self._process.wait(250)

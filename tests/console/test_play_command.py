@@ -79,7 +79,7 @@ def play(
         text=True,
         cwd=cwd,
         env=os.environ | {"OMP_NUM_THREADS": "1", "COLUMNS": "200"},
-        timeout=50,
+        timeout=250,
     )
 
 

@@ -4,6 +4,7 @@ import asyncio
 import logging
 
 import pytest
+from tests.coordinator.skipped_time import in_skipped_time
 
 from tinker_actors.coordinator import EpisodeLimits, run_episode
 from tinker_actors.data import EpisodeEnd, Task, TurnEnd
@@ -285,6 +286,7 @@ async def test_a_close_that_raises_what_a_cancellation_does_is_data_after_a_seat
     assert episode.end is EpisodeEnd.FAILED
 
 
+@in_skipped_time
 async def test_the_turn_deadline_begins_anew_with_each_turn():
     class Paces(Scenes):
         async def step(self, action):

@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from tests.coordinator.skipped_time import in_skipped_time
 
 from tinker_actors.coordinator import EpisodeClock, EpisodeLimits, run_episode
 from tinker_actors.data import EpisodeEnd, Group, Task, TurnEnd
@@ -180,6 +181,7 @@ async def test_all_that_are_late_forfeit_together_and_nobody_wins_if_that_is_eve
     assert (await play(Together(), late, **everyone)).end is EpisodeEnd.FAILED
 
 
+@in_skipped_time
 async def test_a_seat_may_have_less_time_than_the_others():
     limits = EpisodeLimits(turn_seconds=3600, seat_seconds={"b": 0.02})
     episode = await asyncio.wait_for(play(Together(), limits, b=Fails("hangs"), a=Fails("hangs")), 60)
@@ -198,6 +200,7 @@ async def test_no_seat_is_to_blame_when_the_whole_episode_runs_out_of_time_or_th
     assert (await play(Raises())).end is EpisodeEnd.FAILED
 
 
+@in_skipped_time
 async def test_a_seats_time_stands_still_while_others_hold_the_episode_up():
     clock = EpisodeClock()
 

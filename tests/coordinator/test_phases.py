@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from tests.coordinator.skipped_time import in_skipped_time
 
 from tinker_actors.coordinator import Phase, PhaseBarrier, PhaseBrokenError
 from tinker_actors.errors import ConfigError, RunError
@@ -52,12 +53,14 @@ async def test_a_break_wakes_every_waiter_at_once_with_the_cause_and_stays():
     assert barrier.state.broken == "rollout phase of step 0: trainer of 'c' died"
 
 
+@in_skipped_time
 async def test_a_party_that_does_not_come_breaks_it_in_time_by_name():
     barrier = PhaseBarrier(["a", "b"], timeout=0.02)
     with pytest.raises(PhaseBrokenError, match=r"policies \['b'\] did not finish within 0.02 s"):
         await asyncio.wait_for(barrier.finish("a", Phase.ROLLOUT, 0), 60)
 
 
+@in_skipped_time
 async def test_the_alarm_of_a_phase_does_not_go_off_in_the_next():
     barrier = PhaseBarrier(["a", "b"], timeout=0.05)
     await asyncio.gather(barrier.finish("a", Phase.ROLLOUT, 0), barrier.finish("b", Phase.ROLLOUT, 0))

@@ -206,7 +206,7 @@ async def test_a_checkpoint_is_put_into_a_model_that_was_just_made_and_no_other(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(600)
 async def test_when_the_engine_dies_its_commands_fail_and_its_models_go_on_from_checkpoints(tmp_path: Path):
     async with Runtime(tmp_path, [TINY]) as runtime, Gateway(runtime=runtime) as gateway:
         transport = httpx.ASGITransport(create_app(gateway))

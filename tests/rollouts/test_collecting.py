@@ -4,6 +4,7 @@ import asyncio
 from functools import partial
 
 import pytest
+from tests.coordinator.skipped_time import in_skipped_time
 
 from tinker_actors.actors import ActorStoppedError, NodeDiedError
 from tinker_actors.coordinator import EpisodeLimits, failed_episode
@@ -156,6 +157,7 @@ async def test_an_episode_that_kills_every_worker_fails_alone_and_by_name():
     assert len(collected.complete) == 15
 
 
+@in_skipped_time
 async def test_a_silent_workers_rollouts_go_to_others_and_its_late_results_are_dropped_and_counted():
     silent, other, wanted = Silent(), Worker(), plan()
 
@@ -181,6 +183,7 @@ async def test_a_silent_workers_rollouts_go_to_others_and_its_late_results_are_d
     assert silent.closed >= 1
 
 
+@in_skipped_time
 async def test_workers_that_hang_for_ever_end_in_failed_episodes_in_bounded_time():
     wanted = plan(groups=1)
     retries = Retries(attempts=2, silence_seconds=0.03, respawn_seconds=0.1)
@@ -199,6 +202,7 @@ class Moving:
         return self.seconds.pop(0)
 
 
+@in_skipped_time
 async def test_a_worker_is_not_silent_while_something_happens_at_the_gate():
     wanted = plan(groups=1, gate=Moving(0.0, 0.01, 0.0, 0.05))
     retries = Retries(attempts=1, silence_seconds=0.03, respawn_seconds=0.1)
@@ -267,6 +271,7 @@ async def test_no_worker_is_refused():
         await collect([], plan())
 
 
+@in_skipped_time
 async def test_the_silence_allowed_follows_the_limit_on_episodes():
     silent = Silent()
     with pytest.raises(TimeoutError):

@@ -8,6 +8,7 @@ import random
 from typing import Any
 
 import pytest
+from tests.coordinator.skipped_time import in_skipped_time
 
 from tinker_actors.coordinator import EpisodeClock, EpisodeLimits, run_episode
 from tinker_actors.data import Episode, Task, TurnEnd
@@ -188,12 +189,14 @@ async def play_together(limits: EpisodeLimits, *steps: float, sampler: float = 0
     return await asyncio.wait_for(asyncio.gather(*map(play, range(len(steps)), steps)), 30), batches
 
 
+@in_skipped_time
 async def test_only_the_episode_that_takes_too_long_fails_however_long_the_others_wait_for_it():
     episodes, sampler = await play_together(EpisodeLimits(turn_seconds=0.5), 99.0, 0.0, 0.0)
     assert [episode.end.is_error for episode in episodes] == [True, False, False]
     assert sampler.batches == [[100, 101, 102], [201, 202]]
 
 
+@in_skipped_time
 async def test_an_episode_that_comes_late_within_its_limits_is_sampled_with_the_others():
     limits = EpisodeLimits(turn_seconds=2.0, episode_seconds=2.0)
     episodes, sampler = await play_together(limits, 1.2, 0.0)  # longer than half of a turn
@@ -201,11 +204,13 @@ async def test_an_episode_that_comes_late_within_its_limits_is_sampled_with_the_
     assert sampler.batches == [[100, 101], [200, 201]]
 
 
+@in_skipped_time
 async def test_a_slow_sampler_fails_no_episode():
     episodes, _ = await play_together(EpisodeLimits(turn_seconds=0.4, episode_seconds=0.7), 0.0, 0.0, sampler=0.6)
     assert not any(episode.end.is_error for episode in episodes)
 
 
+@in_skipped_time
 async def test_a_gate_is_idle_while_episodes_are_waited_for_and_not_while_they_are_sampled():
     gate, sampler = await opened("a", "b")
     sampler.seconds = 0.2

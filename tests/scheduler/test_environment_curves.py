@@ -39,7 +39,7 @@ async def run(name: str, folder: Path, changes: dict[str, str]) -> RunSummary:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(("name", "changes", "rise"), CURVES)
 async def test_training_raises_the_evaluation(name: str, changes: dict[str, str], rise: float, tmp_path: Path):
     summary = await run(name, tmp_path / "run", changes)
@@ -47,7 +47,7 @@ async def test_training_raises_the_evaluation(name: str, changes: dict[str, str]
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 async def test_self_play_makes_a_policy_of_kuhn_poker_harder_to_exploit(tmp_path: Path):
     await run("kuhn_poker", tmp_path / "run", {"trainer.steps": "10"})
     measured = _program("kuhn_poker/exploitability.py").measured

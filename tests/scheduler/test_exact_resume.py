@@ -21,7 +21,7 @@ SMALL = [
     *("--trainer.steps", "5", "--trainer.learning-rate", "5e-3", "--trainer.threads", "1"),
     *("--evaluation.episodes", "4", "--evaluation.every", "0", "--checkpoints.every", "2"),
 ]
-pytestmark = pytest.mark.timeout(180)  # many runs, one after the other
+pytestmark = pytest.mark.timeout(600)  # many runs, one after the other
 
 AHEAD = pytest.mark.parametrize("ahead", [0, 1])
 

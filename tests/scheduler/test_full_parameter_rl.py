@@ -16,7 +16,7 @@ SHORT = ["--rollouts.workers", "0", "--trainer.steps", "10", "--evaluation.every
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(170)
+@pytest.mark.timeout(600)
 async def test_rl_of_all_weights_raises_the_evaluation(tmp_path: Path):
     config = load_config(EXAMPLE, [*SHORT, "--output", str(tmp_path / "run")])
     folder = RunFolder.create(config)

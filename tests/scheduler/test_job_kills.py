@@ -26,7 +26,7 @@ def test_schedulers_killed_at_random_moments_lose_no_job_and_run_none_twice(tmp_
     script = "tests.scheduler.killed_schedulers"
     arguments = [sys.executable, "-m", script, str(tmp_path), str(JOBS), str(KILLS), "1"]
     root = Path(__file__).parents[2]
-    killed = subprocess.run(arguments, check=True, capture_output=True, text=True, timeout=100, cwd=root)
+    killed = subprocess.run(arguments, check=True, capture_output=True, text=True, timeout=250, cwd=root)
     assert int(killed.stdout) > KILLS // 2  # else nothing was shown
     store = JobStore(tmp_path / "jobs.sqlite")
     jobs = store.jobs()

@@ -45,7 +45,7 @@ def test_an_evaluation_asks_the_person_and_waits(tmp_path: Path):
         stderr=subprocess.STDOUT,
         env=os.environ | {"OMP_NUM_THREADS": "1"},
     )
-    output, _ = process.communicate(b"".join(b"%d\n" % square for square in range(1, 10)) * 4, timeout=50)
+    output, _ = process.communicate(b"".join(b"%d\n" % square for square in range(1, 10)) * 4, timeout=250)
     assert process.returncode == 0, output.decode()
     (evaluation, *_) = [record for record in read_jsonl(run / "metrics.jsonl") if record["kind"] == "evaluation"]
     assert evaluation["failed"] == 0

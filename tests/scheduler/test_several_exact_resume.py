@@ -30,7 +30,7 @@ GAMES = {
         *("--seats.o.self-share", "0.25", "--rollouts.rotate-seats", "true"),
     ],
 }
-pytestmark = pytest.mark.timeout(180)  # several runs, one after the other
+pytestmark = pytest.mark.timeout(600)  # several runs, one after the other
 
 
 @pytest.fixture(scope="module")

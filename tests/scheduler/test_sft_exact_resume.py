@@ -14,7 +14,7 @@ import pytest
 from tests.scheduler.forked_runs import ForkedRuns
 from tests.scheduler.sft_material import settings
 
-pytestmark = pytest.mark.timeout(180)  # many runs, one after the other
+pytestmark = pytest.mark.timeout(600)  # many runs, one after the other
 
 MORE = ("--trainer.epochs", "3", "--batch.accumulation", "2", "--data.holdout", "0.2")
 LAST = 6  # 12 examples, 8 a step

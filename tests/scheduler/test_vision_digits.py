@@ -21,7 +21,7 @@ SHORT = [
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(170)
+@pytest.mark.timeout(600)
 async def test_rl_on_images_raises_the_evaluation_on_images_held_out(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
