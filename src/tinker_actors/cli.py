@@ -46,6 +46,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except TinkerActorsError as error:
         Console(stderr=True).print(Text(f"tinker-actors: {error}"), soft_wrap=True)
         return 2
+    except KeyboardInterrupt:  # while the command was still loading; later it ends by itself
+        return 130
     except BrokenPipeError:
         # the reader of our output went away, as in `... | head`; Python would complain once more at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -174,6 +174,16 @@ def test_ctrl_c_stops_in_time_leaves_no_process_and_resume_goes_on(
     assert steps_of(tmp_path / "out") == list(range(1, done + 3))
 
 
+def test_ctrl_c_while_a_command_still_loads_ends_it_at_once(start: Callable[..., Process], config: str, tmp_path: Path):
+    process = start("run", config, "--plain", "--output", "out")
+    while not (tmp_path / "out/config.toml").exists():  # what follows is loading torch
+        assert process.popen.poll() is None, process.output
+        time.sleep(0.01)
+    process.popen.send_signal(signal.SIGINT)
+    assert process.end() == 130, process.output
+    assert "Traceback" not in process.output
+
+
 def test_a_killed_rollout_worker_does_not_stop_the_run(start: Callable[..., Process], config: str, tmp_path: Path):
     process = start("run", config, "--plain", "--output", "out", "--trainer.steps", "30")
     process.wait_for("step 2/30")

@@ -17,7 +17,16 @@ from tinker_actors.console.plain import PlainView
 from tinker_actors.console.signals import leave_at_once, until_done_or_signalled
 from tinker_actors.environments import Environment, load_environment
 from tinker_actors.errors import ConfigError
-from tinker_actors.scheduler import JobConfig, RunConfig, RunFolder, check_job, find_runs, load_config, run_job
+from tinker_actors.scheduler import (
+    JobConfig,
+    RunConfig,
+    RunFolder,
+    check_job,
+    find_runs,
+    load_config,
+    program_of,
+    run_job,
+)
 
 _PATIENCE = 4.0
 """Seconds that a stopped run has to clean up."""
@@ -34,6 +43,7 @@ def run_command(target: str, overrides: Sequence[str], *, plain: bool, resume: b
         RunError: The run folder can't be used.
     """
     folder, config = _resume(target, overrides) if resume else _start(target, overrides)
+    program_of(config)  # loads it: a Ctrl-C ends that at once, whereas one on the loop would be heard only afterwards
     console = Console()
     logging.basicConfig(
         filename=folder.log, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"

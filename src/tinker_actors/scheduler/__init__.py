@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tinker_actors.scheduler.config import RunConfig
 from tinker_actors.scheduler.inference_config import InferenceConfig
-from tinker_actors.scheduler.jobs import check_job, run_job
+from tinker_actors.scheduler.jobs import check_job, program_of, run_job
 from tinker_actors.scheduler.loading import JobConfig, load_config, parse_config
 from tinker_actors.scheduler.observer import InferenceSummary, Phase, RunObserver, RunSummary, SftSummary, Summary
 from tinker_actors.scheduler.run_folder import RunFolder, RunState, find_runs
@@ -27,5 +27,6 @@ __all__ = [
     "find_runs",
     "load_config",
     "parse_config",
+    "program_of",
     "run_job",
 ]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from typing import Any
+
 from tinker_actors.scheduler.checks import check_job as check_rl
 from tinker_actors.scheduler.inference_config import InferenceConfig
 from tinker_actors.scheduler.loading import JobConfig
@@ -33,6 +36,21 @@ def check_job(config: JobConfig) -> None:
         check_rl(config)
 
 
+def program_of(config: JobConfig) -> Callable[[Any, RunFolder, RunObserver, StopRequest | None], Awaitable[Summary]]:
+    """What runs such a job. Loads torch and all else that it takes, which is seconds the first time."""
+    if isinstance(config, InferenceConfig):
+        from tinker_actors.scheduler.inference import run_inference
+
+        return run_inference
+    if isinstance(config, SftConfig):
+        from tinker_actors.scheduler.sft import run_sft
+
+        return run_sft
+    from tinker_actors.scheduler.task_server import run_job as run_rl
+
+    return run_rl
+
+
 async def run_job(
     config: JobConfig, folder: RunFolder, observer: RunObserver, stop: StopRequest | None = None
 ) -> Summary:
@@ -49,15 +67,8 @@ async def run_job(
         ConfigError: The environment, the data or the model can't be loaded.
         DataError: The data of a supervised run has bad lines.
     """
+    program = program_of(config)
     if isinstance(config, InferenceConfig):
-        from tinker_actors.scheduler.inference import run_inference
-
-        return await run_inference(config, folder, observer, stop)
+        return await program(config, folder, observer, stop)
     async with tracked(config, observer, folder) as observer:
-        if isinstance(config, SftConfig):
-            from tinker_actors.scheduler.sft import run_sft
-
-            return await run_sft(config, folder, observer, stop)
-        from tinker_actors.scheduler.task_server import run_job as run_rl
-
-        return await run_rl(config, folder, observer, stop)
+        return await program(config, folder, observer, stop)
