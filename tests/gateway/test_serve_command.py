@@ -62,6 +62,8 @@ def test_quotas_bound_what_they_name_and_nothing_else(tmp_path: Path):
         ("[sampling]\nsample = 1", "unknown key sampling.sample; did you mean sampling.samples?"),
         ("[sampling]\nsamples = 8", "sampling.samples_of_tenant is 8192; at most samples, 8, is needed"),
         ("[sampling.pace]\nslowest = 9e9", "sampling.pace.slowest is 9e+09; at most fastest, 5000, is needed"),
+        ("[models.a]\nchat_template = '{{ x'", "models.a.chat_template is '{{ x'; the chat template can't be compiled"),
+        ("[models.a]\ntool_format = 'xml'", "one of hermes, json is needed"),
     ],
 )
 def test_a_wrong_key_or_value_is_named(tmp_path: Path, text: str, named: str):
@@ -107,6 +109,14 @@ async def test_it_says_where_it_serves_and_frees_its_port_when_told_to_end(tmp_p
         assert port is not None
         with socket.create_server(("127.0.0.1", port)):
             pass
+
+
+async def test_a_root_in_which_nothing_can_be_kept_is_one_line_and_exit_status_2(tmp_path: Path):
+    (tmp_path / "taken").write_text("")
+    process = await start(tmp_path, "--root", str(tmp_path / "taken"), "--port", "0")
+    printed = (await process.communicate())[0].decode()
+    assert process.returncode == 2
+    assert printed == f"tinker-actors: root is '{tmp_path}/taken', where nothing can be kept: File exists\n"
 
 
 async def test_what_cannot_work_is_one_line_and_exit_status_2(tmp_path: Path):

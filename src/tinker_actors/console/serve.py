@@ -15,6 +15,7 @@ from rich.text import Text
 
 from tinker_actors.console.extras import check_extra
 from tinker_actors.console.signals import leave_at_once, until_done_or_signalled
+from tinker_actors.errors import ConfigError
 from tinker_actors.scheduler.states import JobState
 
 
@@ -39,8 +40,11 @@ def serve_command(options: argparse.Namespace) -> int:
         settings={name: value for name, value in asked.items() if value is not None},
     )
     root = Path(config.root)
-    root.mkdir(mode=0o700, parents=True, exist_ok=True)  # its files are of many tenants
-    configure_logging(as_json=config.log_json, path=root / "serve.log")
+    try:
+        root.mkdir(mode=0o700, parents=True, exist_ok=True)  # its files are of many tenants
+        configure_logging(as_json=config.log_json, path=root / "serve.log")
+    except OSError as error:
+        raise ConfigError(f"root is {config.root!r}, where nothing can be kept: {error.strerror}") from None
     console = Console()
     # not closed by `run`: closing waits for compute threads, which can't be cancelled
     runner = asyncio.Runner()
@@ -72,7 +76,8 @@ async def _serve(config: Any, console: Console) -> None:
             finally:
                 jobs = await gateway.scheduler.jobs((JobState.STARTING, JobState.RUNNING)) if gateway.scheduler else []
                 if jobs:
-                    _print(console, f"waiting for {len(jobs)} running jobs to save; Ctrl-C again ends at once")
+                    running = "1 running job" if len(jobs) == 1 else f"{len(jobs)} running jobs"
+                    _print(console, f"waiting for {running} to save; Ctrl-C again ends at once")
 
 
 def _tell(console: Console, number: int) -> None:

@@ -8,12 +8,14 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
+from tinker_actors.environments.tools.formats import tool_format
 from tinker_actors.errors import ConfigError
 from tinker_actors.gateway import DEFAULT_ROOT
 from tinker_actors.gateway.limits import Limits
 from tinker_actors.gateway.runtime import ServedModel
 from tinker_actors.gateway.sampling_options import SamplingOptions
 from tinker_actors.gateway.tinker.options import TinkerOptions
+from tinker_actors.models.templates import ChatTemplate
 from tinker_actors.scheduler.demand import machine
 from tinker_actors.scheduler.loading import read_toml, validated
 from tinker_actors.scheduler.queue import Quota, Rules
@@ -59,6 +61,19 @@ class ModelTable(Section):
     """How the model writes calls of tools: `hermes`, `json` or a form of plain text; its template tells if empty."""
     trainer: TrainerTable = TrainerTable()
     sampler: SamplerTable = SamplerTable()
+
+    @field_validator("chat_template")
+    @classmethod
+    def _compiles(cls, value: str) -> str:
+        ChatTemplate(value, variables={})
+        return value
+
+    @field_validator("tool_format")
+    @classmethod
+    def _is_a_form(cls, value: str) -> str:
+        if value:
+            tool_format(value)
+        return value
 
     def served(self, name: str) -> ServedModel:
         """What the runtime starts."""
