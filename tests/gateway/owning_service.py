@@ -107,6 +107,7 @@ BODIES: dict[str, Any] = {
     "POST /api/v1/asample": {
         "prompt": {"chunks": [{"type": "encoded_text", "tokens": [5, 6]}]},
         "sampling_params": {"max_tokens": 1},
+        "model_path": None,
     },
     "POST /api/v1/retrieve_futures": {"timeout": 0},
     "GET /dashboard/api/live": lambda method, path, values: Asked(

@@ -24,8 +24,10 @@ CONFLICTS = {
     ("POST /dashboard/api/jobs/{job}/resume", 409),
     ("DELETE /jobs/v1/jobs/{job}", 409),
     ("DELETE /dashboard/api/jobs/{job}", 409),
+    ("POST /api/v1/create_custom_loss", 400),
 }
-"""What the owner is refused because of how things stand: a job that runs can't be resumed, nor be deleted."""
+"""What the owner is refused because of how things stand: a job that runs can't be resumed, nor be deleted, and no loss
+of one's own is computed by the service."""
 
 SILENT = {"POST /api/v1/cancel_future", "POST /api/v1/sessions/search"}
 """Routes that say the same whether or not there is anything of that id."""

@@ -205,6 +205,50 @@ async def test_a_checkpoint_is_put_into_a_model_that_was_just_made_and_no_other(
         assert "only permitted as a model's first command" in again["error"]
 
 
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"model_id": "m", "model_seq_id": 1}, "model_seq_id is set; it doesn't go with model_id"),
+        ({"model_id": "m", "base_model": TINY.name}, "base_model is set; it doesn't go with model_id"),
+        ({"model_id": "m", "user_metadata": {"a": "b"}}, "user_metadata is set; it doesn't go with model_id"),
+        ({"model_id": "m", "session_id": "s", "model_seq_id": 1}, "model_id is set; it doesn't go with session_id"),
+        ({"session_id": "s", "model_seq_id": 1, "seq_id": 1}, "seq_id is set; it doesn't go with session_id"),
+        ({"session_id": "s"}, "model_seq_id is missing"),
+        ({}, "model_id is missing; session_id and model_seq_id, or model_id, are needed"),
+        (
+            {"session_id": "s", "model_seq_id": 1, "optimizer": True, "optimizer_config": {"type": "adamw"}},
+            "optimizer_config is set and optimizer is true",
+        ),
+    ],
+)
+async def test_both_forms_of_loading_are_not_mixed(tmp_path: Path, more: dict[str, Any], message: str):
+    async with gateway_at(tmp_path, TINY) as (_, http):
+        asked = {"path": "tinker://m/weights/p", "optimizer": False, **more}
+        refused = await http.post("/api/v1/load_weights", json=asked)
+        assert (refused.status_code, message in refused.json()["detail"]) == (422, True), refused.text
+
+
+async def test_settings_that_nothing_would_read_are_refused_by_name(tmp_path: Path):
+    async with gateway_at(tmp_path, TINY) as (_, http):
+        client = Client(http)
+        model = await client.model(await client.session())
+        of_a_session = {"sampling_session_seq_id": 1}
+        for route, more, message in (
+            ("save_weights_for_sampler", {"path": "a", **of_a_session}, "path is set; sampling_session_seq_id and"),
+            ("save_weights_for_sampler", {"path": "a", "kind": "inflight"}, "path is set; sampling_session_seq_id and"),
+            ("save_weights_for_sampler", {"ttl_seconds": 3600, **of_a_session}, "ttl_seconds and user_metadata belong"),
+            (
+                "save_weights_for_sampler",
+                {"user_metadata": {"a": "b"}, **of_a_session},
+                "ttl_seconds and user_metadata",
+            ),
+            ("save_weights_for_sampler", {}, "path or sampling_session_seq_id is needed"),
+            ("optim_step", {"optimizer_params": {"type": "adamw"}, "adam_params": {}}, "optimizer_params is set"),
+        ):
+            failed = await client.result(await client.post(route, model_id=model, **more))
+            assert (failed["category"], message in failed["error"]) == ("user", True), failed
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 async def test_when_the_engine_dies_its_commands_fail_and_its_models_go_on_from_checkpoints(tmp_path: Path):

@@ -158,6 +158,8 @@ async def test_without_a_limit_a_sample_goes_on_to_the_contexts_end(client: Wire
         ({"prompt": {"chunks": []}}, "prompt"),
         ({"prompt": {"chunks": [{"type": "image_asset_pointer", "location": "/etc/passwd"}]}}, "image_asset_pointer"),
         ({"num_samples": 10_000}, "num_samples is 10000"),
+        ({"base_model": TINY.name}, "base_model is set"),
+        ({"model_path": "tinker://x/sampler_weights/y"}, "model_path is set"),
     ],
 )
 async def test_what_can_not_be_served_is_refused_by_its_name_on_the_wire(client: Wire, body: dict, named: str):

@@ -11,9 +11,12 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import numpy as np
+import pyrage
 import pytest
 import tinker
 import torch
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 from tests.gateway.gateways import TINY, in_a_thread
 from tinker import types
 
@@ -78,6 +81,15 @@ def directly(gateway: Gateway, **fields: Any) -> SamplingReply:
             return await sampler.sample(SamplingRequest(prompt=PROMPT, snapshot=snapshot, **fields))
 
     return asyncio.run(sample())
+
+
+def download(rest: tinker.RestClient, path: str) -> dict[str, bytes]:
+    """The files of a checkpoint to take elsewhere."""
+    found: dict[str, bytes] = {}
+    for name, url in rest.get_external_weights_urls(path).result().urls.items():
+        with urllib.request.urlopen(url) as answer:
+            found[name] = answer.read()
+    return found
 
 
 def same(response: types.SampleResponse, reply: SamplingReply) -> None:
@@ -197,12 +209,54 @@ def test_checkpoints_are_listed_shared_given_a_time_and_deleted(
 def test_weights_are_taken_elsewhere_by_their_signed_addresses(
     served, service: tinker.ServiceClient, trained: tinker.TrainingClient
 ):
+    files = download(tinker.RestClient(base_url=served[1]), trained.save_weights_external("out").result().path)
+    assert {"adapter_config.json", "adapter_model.safetensors"} <= files.keys()
+    assert b'"r": 4' in files["adapter_config.json"]
+
+
+def test_weights_are_encrypted_to_their_recipients_and_kept_in_no_other_form(
+    served, service: tinker.ServiceClient, trained: tinker.TrainingClient
+):
     rest = tinker.RestClient(base_url=served[1])
-    path = trained.save_weights_external("out").result().path
-    urls = rest.get_external_weights_urls(path).result().urls
-    assert {"adapter_config.json", "adapter_model.safetensors"} <= urls.keys()
-    with urllib.request.urlopen(urls["adapter_config.json"]) as answer:
-        assert b'"r": 4' in answer.read()
+    plain, ours = (
+        download(rest, trained.save_weights_external("plain").result().path),
+        pyrage.x25519.Identity.generate(),
+    )
+    ssh = Ed25519PrivateKey.generate()
+    theirs = ssh.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
+    path = trained.save_weights_external("sealed", None, [str(ours.to_public()), theirs]).result().path
+    sealed = download(rest, path)
+    assert sealed.keys() == {f"{name}.age" for name in plain}
+    secret = ssh.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
+    for identity in (ours, pyrage.ssh.Identity.from_buffer(secret)):
+        assert {name[:-4]: pyrage.decrypt(content, [identity]) for name, content in sealed.items()} == plain
+    with pytest.raises(pyrage.DecryptError):
+        pyrage.decrypt(sealed["adapter_config.json.age"], [pyrage.x25519.Identity.generate()])
+    store = SnapshotStore(served[0].runtime.store)
+    kept = {file for snapshot in store.list(trained.model_id)[1:] for file in store.manifest(snapshot.handle).files}
+    assert kept == sealed.keys()
+    assert rest.get_weights_info_by_tinker_path(path).result().lora_rank == 4
+    for use in (service.create_training_client_from_state, service.create_sampling_client):
+        with pytest.raises(tinker.BadRequestError, match="sealed is encrypted; only those whom it is encrypted to"):
+            use(path).result()
+
+
+@pytest.mark.parametrize(
+    ("recipients", "message"),
+    [
+        ([], "has 0 keys; 1 to 10 are needed"),
+        (["age1"] * 11, "has 11 keys; 1 to 10 are needed"),
+        (["age1nonsense"], r"recipients\[0\] begins with 'age1nonsense'; a public key of age"),
+        (
+            [str(pyrage.x25519.Identity.generate().to_public()), "ssh-dss AAAA"],
+            r"recipients\[1\] begins with 'ssh-dss AAAA'",
+        ),
+        (["AGE-SECRET-KEY-1QQQQQQ"], r"recipients\[0\] begins with 'AGE-SECRET-K'; a"),
+    ],
+)
+def test_what_is_no_recipient_is_refused_by_its_place(trained: tinker.TrainingClient, recipients, message: str):
+    with pytest.raises(tinker.RequestFailedError, match=message):
+        trained.save_weights_external("unsealed", age_encryption_recipients=recipients).result()
 
 
 def test_sessions_and_what_they_used_are_told(served, service: tinker.ServiceClient, trained: tinker.TrainingClient):

@@ -14,7 +14,7 @@ from tinker.proto import tinker_public_pb2 as wire
 from tinker.proto.request_conv import forward_backward_request_to_proto
 from tinker.proto.response_conv import deserialize_forward_backward_output
 
-from tinker_actors.data import Datum, ImageChunk, ModelInput, TextChunk
+from tinker_actors.data import Datum, Image, ImageChunk, ModelInput, TextChunk
 from tinker_actors.errors import ConfigError, DataError
 from tinker_actors.gateway.refusals import RefusalError
 from tinker_actors.gateway.tinker import batches
@@ -22,6 +22,7 @@ from tinker_actors.gateway.tinker.batches import Batch, Row
 from tinker_actors.gateway.tinker.losses import datums_of, image_targets, loss_of
 from tinker_actors.gateway.tinker.outputs import answer_of
 from tinker_actors.gateway.tinker.tensors import of_protobuf as of_tensor
+from tinker_actors.models import load_tokenizer
 from tinker_actors.training.contract import ForwardBackwardResult
 
 TOKENS = [1, 2, 3]
@@ -79,6 +80,22 @@ def test_positions_of_images_are_no_targets():
     assert datums_of([row], loss_of("ppo", {}))[0].mask == (1, 0, 0, 1, 1)
     supervised = datums_of([Row(model_input=model_input, inputs=inputs)], loss_of("cross_entropy", {}))
     assert supervised[0].weights == (1.0, 0.0, 0.0, 1.0, 1.0)
+
+
+def test_an_image_is_read_if_it_is_what_its_sender_thinks():
+    rule = load_tokenizer("tiny-qwen2-vl").images
+    assert rule is not None
+    image = Image.of(np.zeros((32, 48), np.uint8))
+    chunk = batches.image_chunk(image.data, "png", len(rule.chunk(image)), rule)
+    assert chunk == batches.image_chunk(image.data, "", None, rule) == rule.chunk(image)
+    for format, expected, message in (
+        ("jpeg", None, "'jpeg', but its data is 'png'"),
+        ("png", 99, "is 99, but the base"),
+    ):
+        with pytest.raises(DataError, match=message):
+            batches.image_chunk(image.data, format, expected, rule)
+    with pytest.raises(DataError, match="the base model reads none"):
+        batches.image_chunk(image.data, "png", None, None)
 
 
 def test_candidates_arrive_dense_and_sparse_and_each_once():

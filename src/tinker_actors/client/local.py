@@ -98,6 +98,7 @@ class LocalService:
     async def restore(self, path: str, *, optimizer: bool, user_metadata: Mapping[str, str]) -> LocalTraining:
         """Make a model that goes on from a checkpoint."""
         source = self._gateway.records.checkpoint(LOCAL, path)
+        source.check_legible()
         trainer = self._runtime.engines_of(source.base_model).trainer
         record = self._record(source.base_model, rank=source.rank, user_metadata=user_metadata, parent=path)
         if source.kind == "training":

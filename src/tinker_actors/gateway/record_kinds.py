@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
+from tinker_actors.errors import PolicyError
+
 CheckpointKind: TypeAlias = Literal["training", "sampler", "external"]
 SamplerKind: TypeAlias = Literal["base", "snapshot", "inflight"]
 UsageKind: TypeAlias = Literal["trained", "prompt", "cached", "sampled", "checkpoints"]
@@ -125,6 +127,7 @@ class CheckpointRecord:
         public: Whether every tenant may read it.
         expires_at: When it goes; None for never.
         user_metadata: As the client gave it.
+        encrypted: Whether its files are, to others than the service.
     """
 
     path: str
@@ -139,6 +142,16 @@ class CheckpointRecord:
     public: bool = False
     expires_at: float | None = None
     user_metadata: Mapping[str, Any] = field(default_factory=dict)
+    encrypted: bool = False
+
+    def check_legible(self) -> None:
+        """Refuse what the service can't read.
+
+        Raises:
+            PolicyError: Its files are encrypted.
+        """
+        if self.encrypted:
+            raise PolicyError(f"{self.path} is encrypted; only those whom it is encrypted to can read it")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -160,7 +160,7 @@ def _of_message(index: int, datum: wire.Datum, rule: ImageRule | None) -> Row:
                     if image.HasField("override_dimensions"):
                         raise DataError("override_dimensions of an image is set; images are read at their own size")
                     expected = image.expected_tokens if image.HasField("expected_tokens") else None
-                    yield image_chunk(image.data, expected, rule)
+                    yield image_chunk(image.data, image.format, expected, rule)
                 case other:
                     raise DataError(f"a chunk is {other}; encoded_text or image is needed")
 
@@ -177,7 +177,7 @@ def _of_mapping(index: int, datum: Mapping[str, Any], rule: ImageRule | None) ->
                     yield TextChunk(tokens=tuple(int(token) for token in chunk["tokens"]))
                 case "image":
                     data = base64.b64decode(chunk["data"], validate=True)
-                    yield image_chunk(data, chunk.get("expected_tokens"), rule)
+                    yield image_chunk(data, str(chunk.get("format", "")), chunk.get("expected_tokens"), rule)
                 case other:
                     raise DataError(f"a chunk is {other}; encoded_text or image is needed")
 
@@ -200,20 +200,24 @@ def _row(where: str, chunks: Callable[[], Iterator[Chunk]], inputs: Mapping[str,
         raise DataError(f"{where}: model_input: {error}") from error
 
 
-def image_chunk(data: bytes, expected: int | None, rule: ImageRule | None) -> ImageChunk:
+def image_chunk(data: bytes, format: str, expected: int | None, rule: ImageRule | None) -> ImageChunk:
     """An image as the base model reads it.
 
     Args:
         data: The encoded image.
+        format: What its sender calls its encoding; nothing if that wasn't said.
         expected: How many positions its sender takes it for; None if that wasn't said.
         rule: How the base model counts images; None if it reads none.
 
     Raises:
-        DataError: It can't be read, or takes another number of positions.
+        DataError: It can't be read, is of another format, or takes another number of positions.
     """
     if rule is None:
         raise DataError("there is an image; the base model reads none")
-    chunk = rule.chunk(Image.of(data))
+    image = Image.of(data)
+    if format not in ("", image.format):
+        raise DataError(f"format of an image is {format!r}, but its data is {image.format!r}")
+    chunk = rule.chunk(image)
     if expected is not None and expected != len(chunk):
         raise DataError(f"expected_tokens of an image is {expected}, but the base model reads it as {len(chunk)}")
     return chunk

@@ -175,6 +175,7 @@ async def load_weights(body: LoadWeights, request: Request, caller: CallerOf, ga
         return _load_into(body, who, gateway)
     _check_session(body.session_id, caller, gateway)
     source, lent = find_by(who, body.path, gateway)
+    source.check_legible()
     if body.base_model not in (None, source.base_model):
         detail = f"base_model is {body.base_model!r}; the checkpoint is one of {source.base_model!r}"
         raise RefusalError(400, detail, code="wrong_base_model")

@@ -90,6 +90,8 @@ class Asample(Body):
     target_prompt_logprobs: Ids | None = None
     prompt_alt_tokens_k: Small = 0
     prompt_logprobs_last_n: Small | None = None
+    base_model: str | None = None
+    model_path: str | None = None
 
     def request(self, tokens: tuple[int, ...], images: tuple[ImageChunk, ...], *, job: str) -> SamplingRequest:
         """The request for a sampler; its snapshot is still to be named.
@@ -102,6 +104,9 @@ class Asample(Body):
         Raises:
             RefusalError: A field can't be served; named as clients name it.
         """
+        if self.base_model is not None or self.model_path is not None:
+            name = "model_path" if self.base_model is None else "base_model"
+            raise _invalid(f"{name} is set; what is sampled from is said once, when its sampling session is made")
         if self.prompt_logprobs_last_n is not None and not self.prompt_logprobs:
             raise _invalid("prompt_logprobs_last_n is set and prompt_logprobs is not; it says how many of those")
         params, ids = self.sampling_params, self.target_prompt_logprobs

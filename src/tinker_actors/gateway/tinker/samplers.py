@@ -84,6 +84,7 @@ def _sampler(body: CreateSamplingSession, sampler_id: str, caller: Caller, gatew
             "save_weights_for_sampler makes",
             code="invalid_request",
         )
+    checkpoint.check_legible()
     if body.base_model not in (None, checkpoint.base_model):
         raise RefusalError(
             400,

@@ -17,6 +17,7 @@ from tinker_actors.gateway.caller import CallerOf, needs
 from tinker_actors.gateway.futures import Answer
 from tinker_actors.gateway.record_kinds import CheckpointKind, CheckpointRecord, ModelRecord, SamplerRecord
 from tinker_actors.gateway.tinker.checkpoints import expiry
+from tinker_actors.gateway.tinker.encryption import Encryption
 from tinker_actors.gateway.tinker.shared import Body, GatewayOf, promise
 from tinker_actors.policies import SnapshotStore
 from tinker_actors.policies.handles import check_name
@@ -51,6 +52,23 @@ class SaveForSampler(Body):
     seq_id: int | None = None
     ttl_seconds: int | None = Field(default=None, ge=1)
     user_metadata: dict[str, str] | None = None
+
+    def check_form(self) -> None:
+        """Refuse a mixture of a name and a sampling session, of which each has fields of its own.
+
+        Raises:
+            ConfigError: Names the field that doesn't go with the others.
+        """
+        if self.path is None and self.sampling_session_seq_id is None:
+            raise ConfigError("path or sampling_session_seq_id is needed: a name, or a sampling session")
+        if self.path is not None and (self.sampling_session_seq_id is not None or self.kind != "snapshot"):
+            raise ConfigError(
+                "path is set; sampling_session_seq_id and kind='inflight' belong to weights without a name"
+            )
+        if self.path is None and (self.ttl_seconds is not None or self.user_metadata is not None):
+            raise ConfigError(
+                "ttl_seconds and user_metadata belong to weights with a name (path); others go with their session"
+            )
 
 
 class SaveExternal(Body):
@@ -92,14 +110,13 @@ async def save_weights_for_sampler(body: SaveForSampler, caller: CallerOf, gatew
     trainer = gateway.runtime.engines_of(record.base_model).trainer
 
     async def save() -> Answer:
+        body.check_form()
         answer = {"type": "save_weights_for_sampler"}
         if body.path is not None:
             path = _new_path(gateway, record, "sampler", body.path)
             handle = (await trainer.publish(record.model_id)).handle
             await _keep(gateway, record, "sampler", path, handle, body, caller.key)
             return Answer.of({**answer, "path": path})
-        if body.sampling_session_seq_id is None:
-            raise ConfigError("path or sampling_session_seq_id is needed: a name, or a sampling session")
         handle = (await trainer.publish(record.model_id)).handle
         sampler_id = f"{record.session_id}:sample:{body.sampling_session_seq_id}"
         inflight = body.kind == "inflight"
@@ -129,14 +146,23 @@ async def save_weights_external(body: SaveExternal, caller: CallerOf, gateway: G
     trainer = gateway.runtime.engines_of(record.base_model).trainer
 
     async def save() -> Answer:
-        if body.age_encryption_recipients:
-            raise ConfigError("age_encryption_recipients is set; weights are not encrypted here, so leave it out")
+        encryption = None if body.age_encryption_recipients is None else Encryption(body.age_encryption_recipients)
         path = _new_path(gateway, record, "external", body.path)
         handle = (await trainer.publish(record.model_id)).handle
-        await _keep(gateway, record, "external", path, handle, body, caller.key)
-        return Answer.of({"type": "save_weights_external", "path": path})
+        if encryption is not None:
+            handle = await _encrypted(gateway, record, handle, encryption)
+        kept = await _keep(gateway, record, "external", path, handle, body, caller.key)
+        return Answer.of({"type": "save_weights_external", "path": path, "size_bytes": kept.size})
 
     return promise(gateway.training.submit(caller, body.model_id, "save_weights_external", body.seq_id, save))
+
+
+async def _encrypted(gateway: GatewayOf, record: ModelRecord, handle: str, encryption: Encryption) -> str:
+    """The handle of an encrypted copy of a snapshot, in whose place it comes."""
+    try:
+        return (await asyncio.to_thread(encryption.copy, SnapshotStore(gateway.runtime.store), handle)).handle
+    finally:
+        await gateway.checkpoints.discard(handle, record.base_model)
 
 
 def _path(record: ModelRecord, kind: CheckpointKind, name: str) -> str:
@@ -158,27 +184,29 @@ async def _keep(
     handle: str,
     asked: SaveWeights | SaveForSampler | SaveExternal,
     key: str,
-) -> None:
+) -> CheckpointRecord:
     """Remember a checkpoint, saved by whoever has this API key."""
     now, expires_at = time.time(), expiry(asked.ttl_seconds)
     present = gateway.records.models.get(model.model_id) or model  # its rank may be a loaded checkpoint's
-    gateway.checkpoints.put(
-        CheckpointRecord(
-            path=path,
-            tenant=model.tenant,
-            model_id=model.model_id,
-            kind=kind,
-            handle=handle,
-            base_model=model.base_model,
-            rank=present.rank,
-            created_at=now,
-            size=await asyncio.to_thread(_size, gateway.runtime.store, handle),
-            expires_at=expires_at,
-            user_metadata=(None if isinstance(asked, SaveExternal) else asked.user_metadata) or {},
-        )
+    external = isinstance(asked, SaveExternal)
+    kept = CheckpointRecord(
+        path=path,
+        tenant=model.tenant,
+        model_id=model.model_id,
+        kind=kind,
+        handle=handle,
+        base_model=model.base_model,
+        rank=present.rank,
+        created_at=now,
+        size=await asyncio.to_thread(_size, gateway.runtime.store, handle),
+        expires_at=expires_at,
+        user_metadata=(None if external else asked.user_metadata) or {},
+        encrypted=external and asked.age_encryption_recipients is not None,
     )
+    gateway.checkpoints.put(kept)
     gateway.accounts.used(model.tenant, model.session_id, model.base_model, {"checkpoints": 1})
     gateway.accounts.note(model.tenant, "checkpoint_create", path=path, key=key)
+    return kept
 
 
 def _size(store: Path, handle: str) -> int:

@@ -109,8 +109,8 @@ async def search_sessions(body: Search, caller: CallerOf, gateway: GatewayOf) ->
 
 
 @router.get("/sessions/{session_id}", dependencies=[needs("read", "train", "sample")])
-async def get_session(session_id: str, caller: CallerOf, gateway: GatewayOf) -> Response:
-    """What a session made."""
+async def get_session(session_id: str, caller: CallerOf, gateway: GatewayOf, access_scope: Scope = "owned") -> Response:
+    """What a session made. No session is public: those that are accessible are the tenant's own."""
     session = gateway.records.session(caller, session_id)
     models = gateway.records.models.where("session_id = ?", session_id, order="created_at")
     samplers = gateway.records.samplers.where("session_id = ?", session_id, order="created_at")

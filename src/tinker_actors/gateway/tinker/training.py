@@ -14,6 +14,7 @@ from tinker_actors.errors import ConfigError, TinkerActorsError
 from tinker_actors.gateway.caller import CallerOf, needs
 from tinker_actors.gateway.futures import Answer
 from tinker_actors.gateway.record_kinds import ModelRecord
+from tinker_actors.gateway.refusals import RefusalError
 from tinker_actors.gateway.tinker import batches
 from tinker_actors.gateway.tinker.batches import Batch
 from tinker_actors.gateway.tinker.commands import Action, Pass
@@ -94,6 +95,7 @@ async def optim_step(body: OptimStep, caller: CallerOf, gateway: GatewayOf) -> R
     async def step() -> Answer:
         if body.optimizer_params is not None:
             check_optimizer(body.optimizer_params.type)
+            raise ConfigError("optimizer_params is set; the settings of 'adamw' are given as adam_params")
         if body.adam_params is None:
             raise ConfigError("adam_params is missing; the settings of the step are needed")
         found = await trainer.optim_step(body.model_id, body.adam_params.params())
@@ -101,6 +103,16 @@ async def optim_step(body: OptimStep, caller: CallerOf, gateway: GatewayOf) -> R
 
     return promise(
         gateway.training.submit(caller, body.model_id, "optim_step", body.seq_id, step), model_id=body.model_id
+    )
+
+
+@router.post("/create_custom_loss", dependencies=[needs("train")])
+async def create_custom_loss() -> Response:
+    """Refused: the service computes no losses of its clients' own; their library does, as a flag has told it."""
+    raise RefusalError(
+        400,
+        "losses of one's own aren't computed by this service; forward_backward_custom computes them at the client",
+        code="not_supported",
     )
 
 
