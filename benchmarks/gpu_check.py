@@ -19,7 +19,7 @@ import torch
 
 from benchmarks.gpu.correctness import Finding, findings
 from benchmarks.gpu.timings import Timing, backward_timings, timings
-from tinker_actors.kernels.backend import kernels_on_cpu
+from tinker_actors.kernels.backend import backend_for, kernels_on_cpu
 
 _EMULATOR = Path(__file__).resolve().parent.parent / "tests" / "kernels"
 
@@ -39,6 +39,17 @@ def emulated() -> Iterator[torch.device]:
             yield torch.device("cpu")
     finally:
         sys.path.remove(str(_EMULATOR))
+
+
+def missing() -> str | None:
+    """What must be there first, or None."""
+    if torch.version.cuda is None:
+        return f"torch {torch.__version__} is built for CPUs; a build for CUDA 13 is needed"
+    if not torch.cuda.is_available():
+        return f"torch {torch.__version__} finds no GPU here; its driver must be for CUDA {torch.version.cuda} or newer"
+    if backend_for(torch.device("cuda")) is None:
+        return "CuPy is not installed: pip install 'tinker-actors[gpu]'"
+    return None
 
 
 def show_findings(found: Iterable[Finding]) -> bool:
@@ -89,8 +100,8 @@ def main() -> int:
         with emulated() as device:
             good = show_findings(findings(device, small=True))
     else:
-        if not torch.cuda.is_available():
-            print("no GPU here; --dry runs the checks through the emulator", file=sys.stderr)
+        if lacking := missing():
+            print(f"{lacking}. --dry runs the checks through the emulator.", file=sys.stderr)
             return 2
         device = torch.device("cuda", torch.cuda.current_device())
         print(f"{torch.cuda.get_device_name(device)}, torch {torch.__version__}")

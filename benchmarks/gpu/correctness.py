@@ -116,6 +116,10 @@ def _sixty_four_bit_offsets(device: torch.device, small: bool) -> Iterator[Findi
     if small or device.type != "cuda":
         return
     rows, width = 180_000, 12_288  # past 2**31 elements
+    free, _ = torch.cuda.mem_get_info(device)
+    if free < 4 * rows * width:  # the outputs, and a comparison of them
+        yield Finding(check="offsets past 2**31", shown=f"left out: {free / 1e9:.0f} GB are free", good=True)
+        return
     y = torch.zeros(rows, width, dtype=torch.bfloat16, device=device)
     x = torch.randn(rows, 64, dtype=torch.bfloat16, device=device)
     a = torch.randn(16, 64, dtype=torch.bfloat16, device=device)
@@ -163,7 +167,7 @@ def _replayed(device: torch.device, backend: Backend, fused: bool, small: bool) 
 
     launch()  # compiles; what a capture must not do
     graph = None
-    if device.type == "cuda":
+    if device.type == "cuda" and not small:  # compute-sanitizer runs without torch's allocator, which captures need
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
