@@ -143,6 +143,16 @@ async def test_every_view_fits_a_narrow_window_in_light_and_dark(board: Dashboar
         assert light > 0.8 if theme == "light" else light < 0.2
 
 
+async def test_an_episode_is_one_row_of_two_lines_at_most_in_a_narrow_window(board: Dashboard, browser: Browser):
+    job, run = await board.running("guess")
+    play(run, episode("train-1-0-0", trajectory("agent", turn("go", "1"))))
+    async with board.page(browser, f"#/job/{job.id}/rollouts", viewport={"width": 400, "height": 800}) as page:
+        row = page.locator(".episodes tbody tr", has_text="train-1-0-0")
+        box = await row.bounding_box()
+        assert box is not None
+        assert box["height"] < 70
+
+
 async def test_the_switch_of_colours_overrides_the_system_and_is_remembered(board: Dashboard, browser: Browser):
     async with board.page(browser, color_scheme="dark") as page:
         switch = page.get_by_role("button", name="Colours: as the system")
