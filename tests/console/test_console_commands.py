@@ -298,6 +298,7 @@ def test_an_environment_in_a_file_of_its_own_runs_by_path(start: Callable[..., P
     assert process.end() == 0, process.output
     (run,) = (path for path in (tmp_path / "runs/my_env").iterdir() if not path.is_symlink())
     assert steps_of(run) == [1, 2]
+    assert "learning_rate = 0.003\n" in (run / "config.toml").read_text().partition("[trainer]")[2]
 
 
 def test_an_environment_that_raises_ends_the_run_with_the_cause(start: Callable[..., Process], tmp_path: Path):

@@ -27,9 +27,13 @@ from tinker_actors.scheduler import (
     program_of,
     run_job,
 )
+from tinker_actors.scheduler.loading import read_config
 
 _PATIENCE = 4.0
 """Seconds that a stopped run has to clean up."""
+
+_TINY_LEARNING_RATE = 3e-3
+"""For the tiny model that plays where none is named: at a large model's rate it would learn nothing in sixty steps."""
 
 
 def run_command(target: str, overrides: Sequence[str], *, plain: bool, resume: bool) -> int:
@@ -84,11 +88,15 @@ def _config_of(target: str, overrides: Sequence[str]) -> JobConfig:
         return load_config(path, overrides)
     if path.is_dir():
         raise ConfigError(f"{target} is a folder; go on with a run by --resume, or give a .toml file or an environment")
-    return load_config(None, overrides, defaults=environment_defaults(target))
+    defaults = environment_defaults(target)
+    model = read_config(None, overrides).get("model", {})
+    if isinstance(model, dict) and "name" not in model:
+        defaults["trainer"] = {"learning_rate": _TINY_LEARNING_RATE}
+    return load_config(None, overrides, defaults=defaults)
 
 
 def environment_defaults(target: str) -> dict[str, object]:
-    """The configuration of a run that was given nothing but an environment."""
+    """The configuration of a run that was given nothing but an environment, whichever model plays it."""
     environment = load_environment(target)
     demonstrates = environment.environment.demonstrate is not Environment.demonstrate
     warmup = {"method": "full"} if demonstrates else {}
