@@ -141,6 +141,7 @@ async def test_what_cannot_work_is_one_line_and_exit_code_2(tmp_path: Path, caps
             (("cancel", "job-0"), "job 'job-0' is not known"),
             (("submit", "no.toml"), "no.toml: no such file"),
             (("submit", config_file(tmp_path), "--tainer.steps", "3"), "unknown key tainer; did you mean trainer?"),
+            (("submit", "mine.py"), "mine.py is no configuration; a .toml file is needed"),
             (("submit", config_file(tmp_path), "--devices", "3"), "devices is 3"),
             (("submit", config_file(tmp_path), "--memory", "much"), "--memory is 'much'"),
             (("jobs", "--url", "http://127.0.0.1:1"), "nothing answers at http://127.0.0.1:1"),

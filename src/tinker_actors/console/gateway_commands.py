@@ -45,7 +45,7 @@ def add_jobs(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         epilog="Every key of the configuration can be given as an option, as with `run`: --trainer.steps 20",
         allow_abbrev=False,
     )
-    submit.add_argument("config", metavar="CONFIG.toml", help="as `run` takes it; files of data are uploaded")
+    submit.add_argument("config", metavar="CONFIG.toml", help="as `run` takes one; files of data are uploaded")
     submit.add_argument("--follow", "-f", action="store_true", help="show what the job prints, to its end")
     submit.add_argument("--priority", type=int, default=0, help="higher ones go first (default: %(default)s)")
     submit.add_argument("--devices", type=int, default=0, help="accelerators (default: %(default)s)")

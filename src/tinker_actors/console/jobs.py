@@ -64,7 +64,10 @@ def job_command(options: argparse.Namespace, overrides: Sequence[str]) -> int:
 
 
 def _submit(service: Any, options: argparse.Namespace, overrides: Sequence[str]) -> int:
-    config = read_config(Path(options.config), overrides)
+    path = Path(options.config)
+    if path.suffix != ".toml":
+        raise ConfigError(f"{path} is no configuration; a .toml file is needed, which may name an environment")
+    config = read_config(path, overrides)
     memory = _bytes(options.memory)
     _upload_data(service, config)
     body = {"config": config, "priority": options.priority, "devices": options.devices, "memory": memory}

@@ -56,7 +56,8 @@ def _list(meshes: list[RunningMesh], *, as_json: bool) -> None:
         return
     for mesh in meshes:
         command = " ".join(mesh.command)
-        line = f"{mesh.pid:>8}  {mesh.name}  {mesh.nodes} nodes  {command}"
+        nodes = "1 node" if mesh.nodes == 1 else f"{mesh.nodes} nodes"
+        line = f"{mesh.pid:>8}  {mesh.name}  {nodes}  {command}"
         console.print(line, markup=False, highlight=False, soft_wrap=True)
     console.print("choose one by its process id or name: tinker-actors ps NAME", style="dim")
 

@@ -163,7 +163,8 @@ def _message(message: Message, images: Iterator[int]) -> dict[str, Any]:
 
 
 def _notes(turn: Mapping[str, Any]) -> str:
-    notes = [f"{turn['action_tokens']} tokens"] if turn["action_tokens"] else ["no tokens"]
+    count = turn["action_tokens"]
+    notes = ["1 token" if count == 1 else f"{count or 'no'} tokens"]
     if turn["end"] != "stop":
         notes.append(turn["end"].replace("_", " "))
     if turn["reward"]:
