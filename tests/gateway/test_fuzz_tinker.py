@@ -11,6 +11,7 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
+import pyrage
 import pytest
 import zstandard
 from hypothesis import HealthCheck, Phase, given, settings
@@ -48,7 +49,23 @@ BODIES: dict[str, dict[str, Any]] = {
         "base_model": "",
         "lora_config": {"rank": 1, "seed": 0, "train_mlp": True},
     },
-    "load_weights": {"session_id": "", "model_seq_id": 0, "path": "", "optimizer": False},
+    "load_weights": {
+        "session_id": "",
+        "model_seq_id": 0,
+        "path": "",
+        "optimizer": False,
+        "weights_access_token": "tml-x",
+        "optimizer_config": {"type": "adamw"},
+    },
+    "save_weights": {"model_id": "", "seq_id": None, "path": "x", "ttl_seconds": 3600, "user_metadata": {"a": "b"}},
+    "save_weights_for_sampler": {"model_id": "", "seq_id": None, "sampling_session_seq_id": 7, "kind": "inflight"},
+    "save_weights_external": {
+        "model_id": "",
+        "seq_id": None,
+        "path": "x",
+        "age_encryption_recipients": [str(pyrage.x25519.Identity.generate().to_public())],
+    },
+    "auth/token": {},
     "get_info": {"model_id": ""},
     "optim_step": {"model_id": "", "seq_id": None, "adam_params": {"learning_rate": 1e-4, "beta1": 0.9}},
     "forward": {
@@ -88,10 +105,16 @@ BODIES: dict[str, dict[str, Any]] = {
     },
     "join_sampling_session": {"sampling_session_id": ""},
     "weights_info": {"tinker_path": ""},
-    "copy_weights": {"source_path": "", "session_id": "", "model_seq_id": 0},
-    "sessions/search": {},
+    "copy_weights": {"source_path": "", "session_id": "", "model_seq_id": 0, "weights_access_token": "tml-x"},
+    "sessions/search": {
+        "user_metadata": {"k": "v"},
+        "owner": {"type": "user", "owner_urns": ["x"]},
+        "statuses": [{"type": "client_finished", "reasons": ["success"]}],
+        "cursor": {"last_created_at": "2026-01-01T00:00:00Z", "last_session_id": "x"},
+        "limit": 2,
+    },
 }
-RARE = {"create_model", "load_weights", "copy_weights"}
+RARE = {"create_model", "load_weights", "copy_weights", *(route for route in BODIES if route.startswith("save_"))}
 """What makes something that stays as long as its session."""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -16,9 +17,10 @@ from safetensors.torch import load
 from tests.gateway.gateways import TINY
 from tests.gateway.tinker_wire import Wire, published, wired
 
-from tinker_actors.errors import UnknownPolicyError
+from tinker_actors.errors import ConfigError, UnknownPolicyError
 from tinker_actors.gateway.checkpoints import Checkpoints
 from tinker_actors.gateway.record_kinds import CheckpointRecord, SessionRecord
+from tinker_actors.gateway.tinker.encryption import Encryption
 from tinker_actors.policies import SnapshotStore
 
 OTHER = {"Tenant": "other"}
@@ -212,6 +214,12 @@ async def test_weights_to_take_elsewhere_are_fetched_file_by_file_without_a_key(
     sampler = await published(client)
     refused = await client.http.get(route(sampler, "/external_weights_urls"))
     assert "save_weights_external" in refused.json()["detail"]
+
+
+def test_without_the_package_that_encrypts_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "pyrage", None)
+    with pytest.raises(ConfigError, match=r"pip install 'tinker-actors\[age\]'"):
+        Encryption(["age1x"])
 
 
 async def test_training_runs_are_paged_and_told_with_their_last_checkpoints(client: Wire):
