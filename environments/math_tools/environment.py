@@ -23,16 +23,19 @@ class MathTools(ToolEnvironment):
         form: How calls are written, as `ToolEnvironment.tool_format`; the default suits tiny models.
         skill: The share of demonstrated calls that compute the question, and of demonstrated answers after a call
             that repeat its result; the others are calls of other numbers, and other answers.
+        held_out: Every so many-th question is asked by evaluations alone, and they ask no other.
     """
 
     max_turns = 3
 
-    def __init__(self, digits: int = 2, form: str = "<{arguments}>", skill: float = 0.5) -> None:
+    def __init__(self, digits: int = 2, form: str = "<{arguments}>", skill: float = 0.5, held_out: int = 5) -> None:
         if digits < 1:
             raise ConfigError(f"digits is {digits}; at least 1 is needed")
         if not 0 <= skill <= 1:
             raise ConfigError(f"skill is {skill}; a share from 0 to 1 is needed")
-        self.limit, self.tool_format, self.skill = 10**digits, form, skill
+        if held_out < 3:
+            raise ConfigError(f"held_out is {held_out}; at least 3 is needed")
+        self.limit, self.tool_format, self.skill, self.held_out = 10**digits, form, skill, held_out
 
     def tools(self) -> list[Callable[..., object]]:
         """The calculator."""
@@ -67,7 +70,10 @@ class MathTools(ToolEnvironment):
         return str(self.result if good else self.rng.randrange(self.limit))
 
     def _drawn(self, rng: random.Random) -> str:
-        return f"{rng.randrange(self.limit)}{rng.choice(list(OPERATORS))}{rng.randrange(self.limit)}"
+        while True:
+            a, sign, b = rng.randrange(self.limit), rng.choice(list(OPERATORS)), rng.randrange(self.limit)
+            if ((a + 2 * b) % self.held_out == 0) == self.evaluating:
+                return f"{a}{sign}{b}"
 
 
 def compute(expression: str) -> int:

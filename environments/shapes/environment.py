@@ -20,6 +20,11 @@ CELL = 16
 """Side of each of the four squares of the image, which hold a shape at most, in pixels."""
 
 
+SHADES = tuple(shade for shade in range(50) if shade % 5)
+HELD_OUT = tuple(range(0, 50, 5))
+"""How bright the ground of an image is: of those of training, and of those that evaluations alone show."""
+
+
 class Shapes(Environment):
     """One to four shapes of one kind and colour, one question, one answer.
 
@@ -45,7 +50,8 @@ class Shapes(Environment):
         question = task.choice(self.asked)
         self.answers = QUESTIONS[question]
         self.right = {"shape": shape, "colour": colour, "number": str(number)}[question]
-        return Message.of(drawn(task, shape, colour, number), f"{question}?")
+        shade = task.choice(HELD_OUT if self.evaluating else SHADES)
+        return Message.of(drawn(task, shape, colour, number, shade), f"{question}?")
 
     def step(self, action: str) -> Step:
         """Reward 1 for the right answer and nothing else."""
@@ -59,9 +65,8 @@ class Shapes(Environment):
         return self.rng.choice(self.answers) if self.rng.random() < self.noise else self.right
 
 
-def drawn(task: random.Random, shape: str, colour: str, number: int) -> Pillow.Image:
+def drawn(task: random.Random, shape: str, colour: str, number: int, shade: int) -> Pillow.Image:
     """An image of 32x32 pixels on a dark ground, with `number` shapes whose sizes and places `task` draws."""
-    shade = task.randrange(50)
     image = Pillow.new("RGB", (2 * CELL, 2 * CELL), (shade, shade, shade))
     canvas = ImageDraw.Draw(image)
     for cell in task.sample(range(4), number):

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import random
+from itertools import product
 
 from tinker_actors.environments import Environment, Step
 from tinker_actors.errors import ConfigError
 
 MENU = {"size": ("small", "large"), "drink": ("tea", "cocoa", "milk"), "place": ("here", "togo")}
 """What can be chosen, by the word that asks for it."""
+WISHES = tuple(product(*MENU.values()))
+HELD_OUT = tuple(
+    wish
+    for wish in WISHES
+    if sum(values.index(value) for values, value in zip(MENU.values(), wish, strict=True)) % 3 == 2
+)
+"""A third of what users may wish: evaluations alone serve them. Every value is part of others."""
 PHRASES = ("{}", "{} please", "oh, {}", "{} I think")
 
 
@@ -42,7 +50,8 @@ class UserSimulator(Environment):
     def reset(self, seed: int) -> str:
         """A user who says hello and a part of what they want."""
         task = random.Random(seed)
-        self.wish = {slot: task.choice(values) for slot, values in MENU.items()}
+        wishes = HELD_OUT if self.evaluating else [wish for wish in WISHES if wish not in HELD_OUT]
+        self.wish = dict(zip(MENU, task.choice(wishes), strict=True))
         self.known = set(task.sample(list(MENU), task.randint(0, self.told)))
         self.left = self.rng.randint(len(MENU), self.patience)
         self.spent = 0.0

@@ -6,6 +6,8 @@ import itertools
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
+import openai
+
 from tinker_actors.coordinator import EpisodeLimits, run_episode
 from tinker_actors.data import ModelInput, Task, TurnEnd, rl_datums
 from tinker_actors.environments import Environment, Step
@@ -149,3 +151,19 @@ async def seated(harness, sampler, **options):
 
 
 __all__ = ["END", "TOKENIZER", "ModelInput", "Played", "Remembers", "Says", "Talk", "sampled", "seated"]
+
+
+def client(call, **options):
+    """The real client of a call's endpoint."""
+    return openai.AsyncOpenAI(base_url=call.base_url, api_key=call.api_key, max_retries=0, **options)
+
+
+async def asks(call, messages, **fields):
+    """What the endpoint answers."""
+    async with client(call) as api:
+        return await api.chat.completions.create(model=call.model, messages=messages, **fields)
+
+
+def user(text):
+    """A user's message."""
+    return {"role": "user", "content": text}

@@ -5,7 +5,7 @@ import asyncio
 import httpx
 import openai
 import pytest
-from endpoint_harness import END, TOKENIZER, Says, sampled, seated
+from endpoint_harness import END, TOKENIZER, Says, asks, client, sampled, seated, user
 
 from tinker_actors.data import EpisodeEnd, TurnEnd
 from tinker_actors.sampling.requests import SamplingParams
@@ -14,19 +14,6 @@ ADD = {
     "type": "function",
     "function": {"name": "add", "description": "Add.", "parameters": {"type": "object", "properties": {}}},
 }
-
-
-def client(call, **options):
-    return openai.AsyncOpenAI(base_url=call.base_url, api_key=call.api_key, max_retries=0, **options)
-
-
-async def asks(call, messages, **fields):
-    async with client(call) as api:
-        return await api.chat.completions.create(model=call.model, messages=messages, **fields)
-
-
-def user(text):
-    return {"role": "user", "content": text}
 
 
 async def echo(call):
@@ -153,86 +140,6 @@ async def test_token_ids_and_logprobs_are_those_of_the_sampler():
     assert sampler.requests[0].params.logprobs == 2
     usage = said.usage
     assert (usage.prompt_tokens, usage.completion_tokens) == (len(prompt), 3)  # T7: the stop token counts
-
-
-async def test_of_a_retried_turn_the_one_that_was_gone_on_from_counts():
-    sampler = Says(["first", "second", "end"])
-
-    async def harness(call):
-        first = (await asks(call, call.observation)).choices[0].message.content
-        await asks(call, call.observation)  # as a client does that didn't see the answer
-        whole = [*call.observation, {"role": "assistant", "content": first}, user("go on")]
-        return (await asks(call, whole)).choices[0].message.content
-
-    async with seated(harness, sampler) as play:
-        played = await play("say")
-    assert played.trained() == sampled([sampler.replies[0], sampler.replies[2]])
-    assert len(played.datums) == 1
-    assert played.agent.metrics["harness_superseded"] == 1
-
-
-async def test_of_a_retried_turn_that_nothing_follows_the_last_one_counts():
-    sampler = Says(["first", "second"])
-
-    async def harness(call):
-        await asks(call, call.observation)
-        await asks(call, call.observation)
-        return "an answer of its own"
-
-    async with seated(harness, sampler) as play:
-        played = await play("say")
-    assert played.trained() == sampled(sampler.replies[1:])
-    assert played.trajectory.turns[-1].text == "an answer of its own"
-    seeds = [request.params.seed for request in sampler.requests]
-    assert seeds[0] != seeds[1]
-
-
-async def test_branches_are_datums_of_their_own_and_every_token_is_trained_once():
-    sampler = Says(["plan", "left", "right", "sum"])
-
-    async def harness(call):
-        plan = {"role": "assistant", "content": (await asks(call, call.observation)).choices[0].message.content}
-        trunk = [*call.observation, plan]
-        left = (await asks(call, [*trunk, user("l")])).choices[0].message.content
-        await asks(call, [*trunk, user("r")])
-        whole = [*trunk, user("l"), {"role": "assistant", "content": left}, user("sum up")]
-        return (await asks(call, whole)).choices[0].message.content
-
-    async with seated(harness, sampler) as play:
-        played = await play("say")
-    plan, left, right, end = sampler.replies
-    assert len(played.datums) == 2
-    assert played.trained() == sampled([right, plan, left, end])
-    assert played.trajectory.turns[-1].reward == 1.0
-    assert played.trajectory.turns[-1].action == end[1]
-    assert played.agent.metrics["harness_restarts"] == 1
-
-
-async def test_history_that_the_harness_rewrites_begins_another_datum():
-    sampler = Says(["one", "two"])
-
-    async def harness(call):
-        await asks(call, call.observation)
-        whole = [*call.observation, {"role": "assistant", "content": "something else"}, user("go on")]
-        return (await asks(call, whole)).choices[0].message.content
-
-    async with seated(harness, sampler) as play:
-        played = await play("say")
-    assert len(played.datums) == 2
-    assert played.trained() == sampled(sampler.replies)
-
-
-async def test_calls_at_the_same_time_are_each_trained_once():
-    sampler = Says([f"answer {number}" for number in range(6)])
-
-    async def harness(call):
-        said = await asyncio.gather(*(asks(call, [user(f"question {number}")]) for number in range(6)))
-        return " ".join(entry.choices[0].message.content for entry in said)
-
-    async with seated(harness, sampler) as play:
-        played = await play("say")
-    assert sorted(played.trained()) == sorted(sampled(sampler.replies))
-    assert len(played.datums) == 6
 
 
 async def test_a_differing_temperature_is_refused_or_overridden_as_the_seat_says():

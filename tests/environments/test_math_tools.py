@@ -89,7 +89,7 @@ async def test_demonstrations_are_as_good_as_they_say():
     assert 0.17 < sum(rewards) / 300 < 0.35
 
 
-@pytest.mark.parametrize("options", [{"digits": 0}, {"skill": 2.0}])
+@pytest.mark.parametrize("options", [{"digits": 0}, {"skill": 2.0}, {"held_out": 2}])
 def test_options_that_cannot_work_are_refused(options):
     with pytest.raises(ConfigError, match=" is "):
         load_environment("math_tools", **options)()

@@ -62,6 +62,13 @@ def test_arithmetic_demonstrates_the_sum_as_often_as_it_says():
     assert 170 < right < 240
 
 
+def test_arithmetic_demonstrates_numbers_next_to_the_sum_otherwise():
+    for seed in range(30):
+        environment, _ = fresh("arithmetic", seed=seed, noise=1.0)
+        off = {int(environment.demonstrate()) - environment.total for _ in range(80)}
+        assert off == {near for near in (-2, -1, 1, 2) if environment.total + near >= 0}
+
+
 @pytest.mark.parametrize("secret", range(1, 8))
 async def test_binary_search_always_finds_the_number(secret):
     def luck_of(secret):

@@ -1,13 +1,14 @@
-"""The example of two adapters in one game: its deals, and that a seat without pay learns nothing."""
+"""The example of two adapters in one game: its deals, its configuration, and that both seats learn from the start."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
+from silent_observer import Silent
 
 from tinker_actors.environments import load_environment
-from tinker_actors.scheduler import check_job, load_config
+from tinker_actors.scheduler import RunFolder, check_job, load_config, run_job
 
 FOLDER = Path(__file__).parents[2] / "examples" / "two_adapters_one_game"
 GAME = load_environment(str(FOLDER / "environment.py"))
@@ -45,3 +46,15 @@ def test_the_configuration_has_a_policy_for_each_seat():
     config = load_config(FOLDER / "config.toml", ["--environment.name", str(FOLDER / "environment.py")])
     check_job(config)
     assert list(config.learners()) == list(GAME.environment.seats)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(170)
+async def test_both_seats_soon_earn_more(tmp_path: Path):
+    own = {"environment.name": str(FOLDER / "environment.py"), "output": str(tmp_path / "run")}
+    short = {"trainer.steps": "12", "evaluation.every": "0"}
+    arguments = [part for key, value in (own | short).items() for part in (f"--{key}", value)]
+    config = load_config(FOLDER / "config.toml", arguments)
+    summary = await run_job(config, RunFolder.create(config), Silent())
+    for seat in GAME.environment.seats:
+        assert summary.more_after[f"reward/{seat}"] > summary.more_before[f"reward/{seat}"] + 0.03
