@@ -84,3 +84,12 @@ def test_rows_in_the_order_of_their_tiles_have_the_bits_that_they_have_alone(net
 def test_rows_that_lie_so_already_or_fill_no_tiles_stay_where_they_are(slots):
     plans = plan_tiles(slots, PLACES)
     assert in_order(plans) == (plans, None)
+
+
+@pytest.mark.parametrize(
+    ("slots", "calls"), [([0] * 16 + [1] * 16, 2), ([0] * 64 + [1] * 4, 2), ([1] * 4 + [0] * 4, 1)]
+)
+def test_adapters_of_many_rows_take_a_call_each_and_few_rows_of_many_share_one(slots, calls):
+    (plan,) = plan_tiles(slots, PLACES)
+    assert len(plan.calls) == calls
+    assert plan.whole == (slots == sorted(slots))  # prompts that lie in the adapters' order stay there

@@ -117,9 +117,13 @@ def _plan_class(rank: int, parts: list[tuple[int, list[int]]], total: int, devic
     left = {index: [own[i : i + TILE] for i in range(0, len(own), TILE)] for index, own in parts}
     while left:
         few = sorted(left)
+        # one of as many tiles as there are others has a call of its own: prompts then stay in the order that they have
+        most = max(few, key=lambda index: (len(left[index]), -index))
         low, span = few[0], few[-1] - few[0] + 1
+        if len(left[most]) >= len(few):
+            low, span = most, 1
         # reading a stack's neighbours for nothing costs less than a call for each adapter, up to a point
-        if len(few) > 1 and span <= 2 * len(few):
+        if span > 1 and span <= 2 * len(few):
             calls.append(Call(len(gather) // TILE, span, low, False))
             for index in range(low, low + span):
                 tiles = left.get(index)
