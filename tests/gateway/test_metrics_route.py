@@ -42,6 +42,7 @@ async def test_what_was_done_is_in_the_metrics(tmp_path: Path):
         assert metrics["tinker_actors_sampler_generated_tokens_total", model] == 6
         assert metrics["tinker_actors_sampler_requests_total", model] == 1
         assert metrics["tinker_actors_sampler_kv_capacity_tokens", model] > 0
+        assert metrics["tinker_actors_sampler_prefill_seconds_total", model] > 0
         assert metrics["tinker_actors_sampler_first_token_seconds", model | {("quantile", "0.99")}] > 0
         assert metrics["tinker_actors_trainer_policies", model] == 1
         assert metrics["tinker_actors_trainer_passes_total", model] == 1

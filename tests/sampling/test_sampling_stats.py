@@ -43,6 +43,23 @@ def test_each_snapshot_says_where_its_weights_are_and_how_many_rows_it_computed(
     assert not stats.by_snapshot[adapters[0].handle].loaded
 
 
+def test_what_was_counted_of_a_snapshot_goes_with_it_and_with_its_last_request(harness, publisher):
+    handles = [publisher.lora(f"p{number}", seed=number).handle for number in range(3)]
+    engine = harness()
+    meter = engine.engine._meter
+    engine.refresh(handles[0])
+    for before, after in zip(handles, [*handles[1:], handles[0]], strict=True):
+        engine.serve([ask(before, "x", max_tokens=3, default_stops=False)])
+        checked = engine.residents.check([after])
+        engine.engine.replace([after], checked).result(20)
+        engine.serve([ask(after, "x", max_tokens=1)])
+        engine.engine.replace([after], {}).result(20)  # whoever left has gone by now
+        assert set(meter._times) == set(meter._by_snapshot) == set(meter._rows) == {after}
+    stats = engine.engine.stats()
+    assert stats.requests == 6
+    assert stats.by_snapshot[handles[0]].requests == 1
+
+
 def test_requests_under_way_are_told_by_snapshot(harness, publisher):
     one, two = publisher.lora("one", seed=1), publisher.lora("two", seed=2)
     engine = harness()

@@ -257,6 +257,8 @@ class Engine:
             schedule.drop_closed()
         for resident in self._residents.collect():
             schedule.memory.forget(resident)
+            if not self._residents.serves(resident.handle):
+                self._meter.forget(resident.handle)
         for rows, error in schedule.settle():
             failure = SamplingError(f"the adapter can't be loaded again: {type(error).__name__}: {error}")
             failure.__cause__ = error

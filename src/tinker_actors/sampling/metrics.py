@@ -221,7 +221,7 @@ class Meter:
         return self._times.setdefault(handle, Times())
 
     def _adapter_stats(self, handle: str, holding: Holding) -> AdapterStats:
-        times = self._times_of(handle)
+        times = self._times.get(handle) or Times()
         return replace(
             self._by_snapshot.get(handle, AdapterStats()),
             residence=holding.residence,
@@ -234,9 +234,11 @@ class Meter:
             token_seconds=Spread.of(times.between),
         )
 
-    def _forget_all_but(self, handles: Iterable[str]) -> None:
-        for handle in self._times.keys() - set(handles):
-            del self._times[handle]
+    def forget(self, handle: str) -> None:
+        """A snapshot is gone: what was counted of it alone is, too."""
+        self._times.pop(handle, None)
+        self._by_snapshot.pop(handle, None)
+        self._rows.pop(handle, None)
 
     def answered(self, handle: str, *, samples: int, prompt: int, cached: int, generated: int) -> None:
         """Count a reply."""
@@ -282,7 +284,6 @@ class Meter:
         Args:
             holdings: How the snapshots that are served are held, by handle.
         """
-        self._forget_all_but(holdings)
         return SamplerStats(
             requests=self.requests,
             failed=self.failed,

@@ -116,6 +116,11 @@ class Residents:
         with self._lock:
             return tuple(self._by_handle)
 
+    def serves(self, handle: str) -> bool:
+        """Whether a snapshot is served now."""
+        with self._lock:
+            return handle in self._by_handle
+
     def holdings(self) -> dict[str, Holding]:
         """How what is served now is held, by handle."""
         with self._lock:

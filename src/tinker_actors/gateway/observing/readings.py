@@ -38,6 +38,7 @@ _SAMPLER_COUNTS: Mapping[str, tuple[str, str]] = {
     "generated_tokens": ("generated_tokens", "Tokens drawn."),
     "steps": ("steps", "Forward passes."),
     "busy_seconds": ("busy_seconds", "Time spent computing."),
+    "prefill_seconds": ("prefill_seconds", "Of it, in steps that computed mostly prompts."),
     "kv_evicted": ("kv_evictions", "Finished sequences that gave up their places."),
     "adapters_evicted": ("adapter_evictions", "Adapters that gave up their places."),
     "adapters_read": ("adapter_reads", "Adapters read again from the store."),

@@ -261,6 +261,11 @@ class EngineSampler(Actor):
         task = asyncio.create_task(self._engine.unload(served.loaded))
         self._leaving.add(task)
         task.add_done_callback(self._leaving.discard)
+        task.add_done_callback(lambda _: self._forget(served.loaded.handle))
+
+    def _forget(self, handle: str) -> None:
+        if handle not in self._served:
+            self._meter.forget(handle)
 
     def _count_time(self) -> None:
         now = time.perf_counter()
