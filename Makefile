@@ -13,7 +13,7 @@ help:
 	@echo "make demo-smollm2  SmolLM2-135M learns a text task by RL with LoRA (about five minutes)"
 	@echo "make example-NAME  the run of examples/NAME/config.toml, such as make example-gomoku_self_play"
 	@echo "make browser       a headless Chromium for the tests of the dashboard, in $(VENV)"
-	@echo "make test          all tests"
+	@echo "make test          all tests, in two processes; WORKERS=N for others"
 	@echo "make test-libraries  libraries that can't share .venv, each in a virtual environment of its own"
 	@echo "make test-cookbook  the recipes of tinker-cookbook against a service, in a virtual environment of their own"
 	@echo "make test-sdks     official Tinker clients of many versions against a service"
@@ -46,8 +46,11 @@ demo-smollm2: $(STAMP)
 example-%: $(STAMP)
 	$(BIN)/tinker-actors run examples/$*/config.toml
 
+# The files of tests are shared out to this many processes; tests are hardly any faster with more than there are cores.
+WORKERS ?= 2
+
 test: $(STAMP) $(BROWSER)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile
 
 # Libraries whose requirements clash with ours or with each other: one virtual environment for each, in .libraries.
 APART := tests/actors/apart tests/environments/libraries/apart tests/telemetry/apart

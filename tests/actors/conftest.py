@@ -1,5 +1,6 @@
 """The mesh that most tests of the actors run in, three ways."""
 
+import os
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
@@ -44,6 +45,8 @@ def soak(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     if not any(item.path.name == "test_actors_soak.py" for item in request.session.items):
         yield None
         return
-    soak = Soak(tmp_path_factory.mktemp("soak"))
+    shared = "PYTEST_XDIST_WORKER" in os.environ  # each of them has a folder below that of all
+    folder = tmp_path_factory.getbasetemp()
+    soak = Soak((folder.parent if shared else folder) / "soak")
     yield soak
-    soak.end()
+    soak.end(awaited=shared)
