@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from tests.coordinator.skipped_time import in_skipped_time
 
 from tinker_actors.coordinator import EpisodeLimits, run_episode
 from tinker_actors.data import EpisodeEnd, Task
@@ -18,6 +19,7 @@ def broken():
 @pytest.mark.parametrize("name", GAMES)
 @pytest.mark.parametrize("failure", ["error", "silence"])
 @pytest.mark.parametrize("turn", [1, 2])
+@in_skipped_time
 async def test_a_seat_that_fails_loses(name, failure, turn):
     moves = iter(GAMES[name][:turn])
     acted = []

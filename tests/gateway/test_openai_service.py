@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 import base64
 import io
-import threading
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from itertools import count
 from typing import Any
 
 import openai
@@ -18,6 +16,7 @@ import pytest
 import pytest_asyncio
 from openai_served import HELLO, MODEL, TINY, served_at
 from PIL import Image
+from tests.sampling.held_steps import hold_steps, when_cancelled
 
 from tinker_actors import data
 from tinker_actors.errors import ActorError
@@ -28,8 +27,6 @@ from tinker_actors.gateway.record_kinds import CheckpointRecord, ModelRecord
 from tinker_actors.gateway.runtime import ServedModel
 from tinker_actors.models import load_tokenizer
 from tinker_actors.policies import PolicySpec
-from tinker_actors.sampling.engine import Engine
-from tinker_actors.sampling.step import Steps
 
 TOKENIZER = load_tokenizer("tiny-llama")
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -151,22 +148,7 @@ async def test_a_client_that_leaves_amid_its_stream_ends_the_sampling(served, mo
     gateway, api = served
     sampler = gateway.runtime.engines_of(MODEL).sampler
     before = (await sampler.stats()).cancelled
-    steps, given_up = count(), threading.Event()
-    compute, cancel = Steps.run, Engine.cancel
-
-    def run(*args: Any) -> Any:
-        if next(steps) >= 100:  # of the thousands that the answer has: it can't end before its client has gone
-            given_up.wait(60)
-        return compute(*args)
-
-    def cancelled(engine: Engine, ticket: Any) -> None:
-        under_way = not ticket.closed
-        cancel(engine, ticket)
-        if under_way:
-            given_up.set()
-
-    monkeypatch.setattr(Steps, "run", run)
-    monkeypatch.setattr(Engine, "cancel", cancelled)
+    hold_steps(monkeypatch, {100: when_cancelled(monkeypatch)})  # of the thousands that the answer has
     stream = await api.chat.completions.create(
         model=MODEL, messages=HELLO, stream=True, seed=1, extra_body={"ignore_eos": True}
     )
