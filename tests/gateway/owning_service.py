@@ -233,7 +233,7 @@ class _Bounded:
 
         async def sent(message: Message) -> None:
             await send(message)
-            if message["type"] == "http.response.body":
+            if message.get("more_body"):
                 begun.set()
 
         answering = asyncio.ensure_future(self._app(scope, receive, sent))

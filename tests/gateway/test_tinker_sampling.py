@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import math
+import threading
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 from tests.gateway.gateways import TINY
 from tests.gateway.tinker_wire import PROMPT, Wire, published, wired
+from tests.sampling.held_steps import hold_steps, when_cancelled
 from tinker.proto import tinker_public_pb2 as wire
 
 from tinker_actors.data import Image
@@ -223,8 +225,10 @@ async def test_an_inflight_session_samples_what_its_model_published_last(client:
     assert client.gateway.serving.held(TINY.name) == (first.handle, second.handle)
 
 
-async def test_too_much_is_sent_away_at_once_with_the_time_to_come_back(client: Wire):
+async def test_too_much_is_sent_away_at_once_with_the_time_to_come_back(client: Wire, monkeypatch: pytest.MonkeyPatch):
     client.gateway.crowding = Crowding(of_model=4, of_tenant=3)
+    refused = threading.Event()
+    hold_steps(monkeypatch, {0: refused})
     sampler = await client.sampler(base_model=TINY.name)
     long = {"max_tokens": 200, "stop": []}
     first = await client.ask(sampler, num_samples=3, sampling_params=long)
@@ -233,11 +237,13 @@ async def test_too_much_is_sent_away_at_once_with_the_time_to_come_back(client: 
     assert full.status_code == 429
     assert int(full.headers["Retry-After"]) >= 1
     assert "3 samples under way" in full.json()["detail"]
+    refused.set()
     await client.fetch(first.json()["request_id"])
     assert (await client.ask(sampler, seq_id=1, num_samples=1, sampling_params=long)).status_code == 200
 
 
-async def test_a_cancelled_request_stops_and_its_place_is_free(client: Wire):
+async def test_a_cancelled_request_stops_and_its_place_is_free(client: Wire, monkeypatch: pytest.MonkeyPatch):
+    hold_steps(monkeypatch, {10: when_cancelled(monkeypatch)})
     sampler = await client.sampler(base_model=TINY.name)
     promised = (await client.ask(sampler, num_samples=50, sampling_params={"max_tokens": 400, "stop": []})).json()
     for _ in range(2):
