@@ -79,6 +79,16 @@ def test_skeleton_shares_storage_and_keeps_changes_to_itself(name: str) -> None:
     assert not any(parameter.requires_grad for parameter in base.model.parameters())
 
 
+def test_a_base_that_is_first_loaded_amid_inference_can_be_trained_on() -> None:
+    with torch.inference_mode():
+        base = load_base("tiny-llama", "bfloat16")
+    try:
+        assert not any(parameter.is_inference() for parameter in base.model.parameters())
+        base.skeleton().requires_grad_(True)
+    finally:
+        base.release()
+
+
 def test_lora_injected_in_one_skeleton_is_not_seen_in_another() -> None:
     from peft import LoraConfig, get_peft_model
 

@@ -30,7 +30,7 @@ class Listener:
 
     def _hear(self, what: str, *more: Any) -> None:
         if self._gate is not None:
-            self._gate.wait(10)
+            self._gate.wait(250)
         if what == self._fails_at:
             raise ConnectionError(f"no {what}")
         self.heard.append((what, *more))
@@ -43,6 +43,18 @@ class Listener:
 
     def finish(self, status: str) -> None:
         self._hear("finish", status)
+
+
+class Counted(Listener):
+    """A tracker of whose steps one can wait for each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counted = threading.Semaphore(0)
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        super().log(step, metrics)
+        self.counted.release()
 
 
 def test_every_tracker_hears_everything_in_order_but_what_is_not_finite():
@@ -70,13 +82,14 @@ def test_a_tracker_that_fails_is_named_and_left_out_and_the_others_go_on(fails_a
 def test_a_tracker_that_hangs_holds_up_neither_the_run_nor_its_end():
     notes: list[str] = []
     gate = threading.Event()
-    slow, quick = Listener(gate=gate), Listener()
+    slow, quick = Listener(gate=gate), Counted()
     tracking = Tracking({"slow": slow, "quick": quick}, {}, note=notes.append)
     for step in range(5000):  # more than may wait
         tracking.log(step, {"reward": 1.0})
-    tracking.finish("succeeded", seconds=0.2)
+        assert quick.counted.acquire(timeout=60)
+    tracking.finish("succeeded", seconds=1.0)
     assert quick.heard[-1] == ("finish", "succeeded")
-    assert notes == ["tracker slow hasn't taken everything after 0.2 s"]
+    assert notes == ["tracker slow hasn't taken everything after 1 s"]
     gate.set()
 
 

@@ -120,7 +120,7 @@ def load_base(name: str, dtype: str = "float32", device: str = "cpu") -> BaseMod
         spec, place = resolve(name), device_of(device)
         key = (spec.name, dtype, str(place))
         if key not in _bases:
-            _bases[key] = BaseModel(spec, dtype, _moved(spec.load(dtype), place))
+            _bases[key] = BaseModel(spec, dtype, _loaded(spec, dtype, place))
             logger.info("loaded %s in %s on %s", spec.name, dtype, place)
         return _bases[key]
 
@@ -137,7 +137,7 @@ def load_own_base(name: str, dtype: str = "float32", device: str = "cpu") -> Bas
     spec, place = resolve(name), device_of(device)
     with _lock:
         held = _bases.get((spec.name, dtype, str(place)))
-    return held or BaseModel(spec, dtype, _moved(spec.load(dtype), place), shared=False)
+    return held or BaseModel(spec, dtype, _loaded(spec, dtype, place), shared=False)
 
 
 def device_of(name: str) -> torch.device:
@@ -158,8 +158,10 @@ def device_of(name: str) -> torch.device:
     return device
 
 
-def _moved(model: PreTrainedModel, device: torch.device) -> PreTrainedModel:
-    model.to(device)  # pyright: ignore[reportArgumentType] - a wrapper hides what it takes
+def _loaded(spec: ModelSpec, dtype: str, device: torch.device) -> PreTrainedModel:
+    with torch.inference_mode(False):  # whatever its first caller does with it, others may train on it
+        model = spec.load(dtype)
+        model.to(device)  # pyright: ignore[reportArgumentType] - a wrapper hides what it takes
     return model
 
 
