@@ -215,7 +215,8 @@ class Service:
         answer = await self.ask(asked, key)
         if answer.status_code == 200 and "request_id" in (promise := _object(answer)) and "retrieve" not in asked.path:
             fetch = Asked(method="POST", path="/api/v1/retrieve_future", body={"request_id": promise["request_id"]})
-            answer = await self.ask(fetch, key)
+            while (answer := await self.ask(fetch, key)).status_code == 408:
+                pass  # it takes longer, and is to be asked for again
         text = answer.text
         for name, value in sorted(ids.items(), key=lambda item: -len(str(item[1]))):
             text = text.replace(str(value), f"<{name}>")

@@ -26,7 +26,9 @@ class Client:
         self.http = http
 
     async def post(self, route: str, /, **body: Any) -> dict[str, Any]:
-        answer = await self.http.post(f"/api/v1/{route}", json=body, timeout=60)
+        answer = await self.http.post(f"/api/v1/{route}", json=body, timeout=100)
+        while answer.status_code == 408:  # it takes longer, and is to be asked for again
+            answer = await self.http.post(f"/api/v1/{route}", json=body, timeout=100)
         assert answer.status_code == 200, answer.text
         return answer.json()
 

@@ -48,7 +48,9 @@ class Wire:
 
     async def fetch(self, request_id: str) -> Any:
         headers = {"Accept": "application/x-protobuf"}
-        read = await self.http.post("/api/v1/retrieve_future", json={"request_id": request_id}, headers=headers)
+        asked = {"request_id": request_id}
+        while (read := await self.http.post("/api/v1/retrieve_future", json=asked, headers=headers)).status_code == 408:
+            pass  # it takes longer, and is to be asked for again
         assert read.status_code == 200, read.text
         if read.headers["content-type"] == "application/json":
             return read.json()
