@@ -111,8 +111,15 @@ def test_beyond_what_may_wait_a_request_is_refused_with_a_time_to_ask_again(harn
     engine.engine.submit(ask(one.handle, "x", 2))
     with pytest.raises(Overloaded, match="2 samples wait, at most 3 may") as refused:
         engine.engine.submit(ask(one.handle, "y", 2))
-    assert refused.value.retry_after > 0
-    assert engine.engine.stats().refused == 1
+    first = refused.value.retry_after
+    assert first > 0
+    engine.engine.start()
+    engine.answers.get(timeout=60)
+    with pytest.raises(Overloaded) as again:
+        engine.engine.submit(ask(one.handle, "y", 400))
+    rate = engine.engine._meter.samples / engine.engine._meter.busy
+    assert again.value.retry_after == pytest.approx(min(60, 400 / rate), rel=0.5, abs=0.1)  # by what it has measured
+    assert engine.engine.stats().refused == 2
 
 
 def answered(engine, tickets):
@@ -127,6 +134,41 @@ def test_requests_of_a_higher_priority_go_first(harness, publisher):
     requests = [replace(ask(one.handle, f"x{i}", max_tokens=2), priority=i % 3) for i in range(6)]
     order = answered(engine, [engine.engine.submit(request) for request in requests])
     assert [requests[i].priority for i in order] == [2, 2, 1, 1, 0, 0]
+
+
+def test_a_higher_priority_takes_the_memory_of_a_running_sample_which_then_gets_the_same_bits(harness, publisher):
+    one = publisher.lora("one", seed=2)
+    low = ask(one.handle, "x", max_tokens=40, seed=1, default_stops=False)
+    high = replace(ask(one.handle, "y", max_tokens=40, seed=2, default_stops=False), priority=1)
+    calm = harness()
+    calm.refresh(one.handle)
+    wanted = calm.serve([low, high])
+    tickets = []
+
+    def begun(told):
+        if len(tickets) == 1:
+            tickets.append(engine.engine.submit(high))
+
+    engine = harness(kv_memory=64 * TOKEN_BYTES, progress=begun)
+    engine.refresh(one.handle)
+    tickets.append(engine.engine.submit(low, streams=True))
+    engine.engine.start()
+    answers = [engine.answers.get(timeout=60) for _ in range(2)]
+    assert [ticket for ticket, _ in answers] == tickets[::-1]
+    assert engine.engine.stats().preempted == 1
+    assert [(reply.samples[0].tokens, reply.samples[0].logprobs) for _, reply in answers] == [
+        (reply.samples[0].tokens, reply.samples[0].logprobs) for reply in wanted[::-1]
+    ]
+
+
+def test_adapters_without_a_job_share_alike(harness, publisher):
+    many, few = publisher.lora("many", seed=2), publisher.lora("few", seed=3)
+    engine = harness(max_batch=2)
+    engine.refresh(many.handle, few.handle)
+    requests = [ask(many.handle, f"x{i}", max_tokens=4, default_stops=False) for i in range(20)]
+    requests += [ask(few.handle, f"y{i}", max_tokens=4, default_stops=False) for i in range(2)]
+    order = answered(engine, [engine.engine.submit(request) for request in requests])
+    assert max(order.index(20), order.index(21)) < 6
 
 
 def test_a_job_with_few_requests_does_not_wait_for_one_with_many(harness, publisher):
