@@ -11,6 +11,7 @@ from tinker_actors.errors import ConfigError, PolicyError, SamplingError
 from tinker_actors.models.base import load_base, load_own_base
 from tinker_actors.models.catalogue import load_tokenizer
 from tinker_actors.policies import SnapshotStore
+from tinker_actors.sampling.arrivals import as_they_come
 from tinker_actors.sampling.engine import Answer, Engine, Progress
 from tinker_actors.sampling.metrics import SamplerStats
 from tinker_actors.sampling.requests import SampledToken, SamplingReply, SamplingRequest
@@ -226,13 +227,8 @@ class Sampler(Actor):
             else:
                 done.put_nowait((position, ticket))
         try:
-            left = len(tickets)
-            while left:
-                ready = [await done.get()]
-                while not done.empty():
-                    ready.append(done.get_nowait())
-                left -= len(ready)
-                yield tuple(ready)
+            async for ready in as_they_come(done, len(tickets)):
+                yield ready
         finally:
             for ticket in tickets:
                 if isinstance(ticket, Ticket):

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from tinker_actors.actors import Actor, concurrent
 from tinker_actors.data import TurnEnd
 from tinker_actors.errors import ContextOverflowError, PolicyError, SamplingError, UnknownPolicyError
+from tinker_actors.sampling.arrivals import as_they_come
 from tinker_actors.sampling.backends.contract import Drawn, Loaded, SnapshotEngine
 from tinker_actors.sampling.metrics import Holding, Meter, Residence, SamplerStats
 from tinker_actors.sampling.requests import (
@@ -135,13 +136,8 @@ class EngineSampler(Actor):
         done: asyncio.Queue[tuple[int, _Result]] = asyncio.Queue()
         tasks = [asyncio.create_task(self._serve_into(done, place, each)) for place, each in enumerate(requests)]
         try:
-            left = len(tasks)
-            while left:
-                ready = [await done.get()]
-                while not done.empty():
-                    ready.append(done.get_nowait())
-                left -= len(ready)
-                yield tuple(ready)
+            async for ready in as_they_come(done, len(tasks)):
+                yield ready
         finally:
             for task in tasks:
                 task.cancel()
