@@ -31,7 +31,12 @@ from tinker_actors.scheduler.service import Scheduler
 from tinker_actors.training import Trainer
 
 TALKING = str(Path(__file__).with_name("talking_job.py"))
-GUESS: dict[str, Any] = {"name": "guess", "environment": {"name": "number_guess"}, "rollouts": {"workers": 0}}
+GUESS: dict[str, Any] = {
+    "name": "guess",
+    "environment": {"name": "number_guess"},
+    "rollouts": {"workers": 0},
+    "trainer": {"threads": 1},
+}
 
 
 def talking(job: Job, folder: JobFolder) -> Sequence[str]:

@@ -61,18 +61,18 @@ async def test_a_scheduler_refuses_what_never_fits_in_another_process(tmp_path: 
 @pytest.mark.parametrize(
     ("overrides", "kind", "need"),
     [
-        ((), JobKind.RL_LORA, Resources(adapter_slots=1, cpu_workers=3)),
-        (("--policy.kind", "full"), JobKind.RL_FULL, Resources(cpu_workers=3)),
-        (("--trainer.steps", "0"), JobKind.EVALUATION, Resources(adapter_slots=1, cpu_workers=3)),
+        ((), JobKind.RL_LORA, Resources(adapter_slots=1, cpu_workers=4)),
+        (("--policy.kind", "full"), JobKind.RL_FULL, Resources(cpu_workers=4)),
+        (("--trainer.steps", "0"), JobKind.EVALUATION, Resources(adapter_slots=1, cpu_workers=4)),
         (
             ("--environment.isolation", "process", "--environment.pool", "2"),
             JobKind.RL_LORA,
-            Resources(adapter_slots=1, cpu_workers=7),
+            Resources(adapter_slots=1, cpu_workers=8),
         ),
         (
             ("--environment.isolation", "process", "--evaluation.workers", "1"),
             JobKind.RL_LORA,
-            Resources(adapter_slots=1, cpu_workers=7),
+            Resources(adapter_slots=1, cpu_workers=8),
         ),
     ],
 )

@@ -54,23 +54,27 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 async def _job(folder: JobFolder, attempt: int, ready: int, request: StopRequest) -> Outcome:
     from tinker_actors.console.plain import PlainView
+    from tinker_actors.scheduler.grant import granted, use_threads_of, within
     from tinker_actors.scheduler.jobs import check_job, run_job
     from tinker_actors.scheduler.loading import parse_config
     from tinker_actors.scheduler.run_folder import RunFolder
 
-    run = RunFolder(folder.run)
-    if run.config.is_file():
+    run, grant = RunFolder(folder.run), granted()
+    begun = run.config.is_file()
+    if begun:
         config = run.load_config()
-        check_job(config)
     else:
         shutil.rmtree(run.root, ignore_errors=True)  # of an attempt that was killed while it made the folder
         config = parse_config({**folder.load_request(), "output": str(run.root)}, source=f"job {folder.root.name}")
-        check_job(config)
+    check_job(config)
+    bound = config if grant is None else within(config, grant)
+    use_threads_of(config)
+    if not begun:
         run = RunFolder.create(config)
     logging.basicConfig(filename=run.log, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     os.write(ready, b"1")
     os.close(ready)
-    await run_job(config, run, PlainView(Console()), request)
+    await run_job(bound, run, PlainView(Console()), request)
     return Outcome(attempt=attempt, succeeded=True)
 
 

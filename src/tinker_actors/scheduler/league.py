@@ -14,6 +14,9 @@ from random import Random
 
 from tinker_actors.scheduler.players import SeatSection
 
+SIZE = 16
+"""Members that a pool has at most, if its table says nothing else."""
+
 _KEPT = 0.9  # share of the games that a member's win rate remembers when it has played once more: learners change
 
 
@@ -49,7 +52,7 @@ class Pool:
 
     def entered(self, snapshot: str, settings: SeatSection) -> Pool:
         """The pool with one more member, and without the oldest if it is full."""
-        size = settings.size or 16
+        size = settings.size or SIZE
         return Pool(members=(*self.members, Member(snapshot=snapshot))[-size:])
 
     def scored(self, results: Mapping[str, Sequence[float]]) -> Pool:

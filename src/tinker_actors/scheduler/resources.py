@@ -15,8 +15,9 @@ class Resources:
     Attributes:
         devices: Accelerators, each for one job alone.
         memory: Bytes of the host's memory.
-        adapter_slots: Policies that are trained or served as adapters.
-        cpu_workers: Processes that compute on the CPU: the trainer's, rollout workers and pools of environments.
+        adapter_slots: Adapters that are trained or served at once.
+        cpu_workers: Threads and processes that compute on the CPU: the threads of the trainer and sampler, rollout
+            workers and pools of environments.
     """
 
     devices: int = 0

@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from tinker_actors.errors import JobError, JobRefusedError
+from tinker_actors.scheduler.grant import environment_of
 from tinker_actors.scheduler.job_folder import JobFolder, try_lock
 from tinker_actors.scheduler.job_records import Job, JobRequest
 from tinker_actors.scheduler.job_store import JobStore
@@ -299,7 +300,7 @@ class Supervisor:
                 job.attempt,
                 command=self._command(job, folder),
                 directory=job.directory,
-                env=self._env(allocation),
+                env=environment_of(allocation, self.ledger.capacity),
                 folder=folder,
                 lock=lock,
                 on_ready=self._ready,
@@ -312,11 +313,6 @@ class Supervisor:
             self._move(job_id, JobState.FAILED, Reason.START_FAILED, str(error), attempt=job.attempt)
             return False
         return True
-
-    def _env(self, allocation: Allocation) -> dict[str, str]:
-        if not self.ledger.capacity.devices:
-            return {}
-        return {"CUDA_VISIBLE_DEVICES": ",".join(str(device) for device in allocation.devices)}
 
     def _ready(self, child: TaskChild) -> None:
         try:
