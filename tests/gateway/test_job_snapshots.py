@@ -6,11 +6,15 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from tests.gateway.job_gateways import Desk, desk, make_snapshots
+from tests.gateway.job_gateways import GUESS, Desk, desk, make_snapshots
 
+from tinker_actors.gateway.config import ServeConfig
 from tinker_actors.gateway.jobs.handover import handing_over
+from tinker_actors.gateway.opening import served_models
 from tinker_actors.gateway.runtime import ServedModel
+from tinker_actors.models import load_base, save_model_directory
 from tinker_actors.scheduler.job_folder import JobFolder
+from tinker_actors.scheduler.run_folder import RunFolder
 
 TINY = ServedModel(name="tiny/llama", base_model="tiny-llama", sampler={"threads": 1}, trainer={"threads": 1})
 
@@ -85,3 +89,36 @@ async def test_what_stands_on_a_base_model_that_is_not_served_is_told_and_not_ta
         await made(at, job, base="tiny-llama:seed=3")
         refused = await at.http.post(f"/jobs/v1/jobs/{job}/snapshots/policy/000001/checkpoint")
         assert (refused.status_code, refused.json()["code"]) == (409, "not_served")
+
+
+async def test_the_base_model_that_a_job_made_is_named_served_and_kept_as_long_as_it_is(tmp_path: Path):
+    async with desk(tmp_path, models=[TINY]) as at:
+        job = (await at.submit())["id"]
+        await at.running(job)
+        folder = JobFolder(at.folder / "jobs" / job)
+        base = RunFolder(folder.run).base
+        none = await at.http.post("/jobs/v1/jobs", json={"config": GUESS | {"model": {"name": f"job:{job}"}}})
+        assert (none.status_code, "warm-up of all weights is needed" in none.json()["detail"]) == (400, True)
+        save_model_directory(load_base("tiny-llama").skeleton(), "tiny-llama", base)
+        await made(at, job, base=str(base))
+        refused = await at.http.post(f"/jobs/v1/jobs/{job}/snapshots/policy/000001/checkpoint")
+        assert refused.status_code == 409
+        assert f"its base model is 'job:{job}', which is not served here" in refused.json()["detail"]
+        assert f"serve it as a model with base = 'job:{job}'" in refused.json()["detail"]
+        named = await at.submit(config=GUESS | {"model": {"name": f"job:{job}"}})
+        assert named["config"]["model"]["name"] == f"job:{job}"
+        await at.http.post(f"/jobs/v1/jobs/{named['id']}/cancel")
+        foreign = {"json": {"config": GUESS | {"model": {"name": f"job:{job}"}}}, "headers": {"X-Tenant": "b"}}
+        assert (await at.http.post("/jobs/v1/jobs", **foreign)).status_code == 404
+        at.finish(job)
+        await at.over(job)
+        async with handing_over(at.gateway):
+            pass
+    config = ServeConfig.model_validate({"root": str(tmp_path), "models": {"own": {"base": f"job:{job}"}}})
+    async with desk(tmp_path, models=served_models(config, tmp_path / "scheduler")) as at, handing_over(at.gateway):
+        await handed_over(at, job)
+        answer = await complete(at, f"tinker://{job}:policy/sampler_weights/000002", "local")
+        assert answer.status_code == 200, answer.text
+        kept = await at.http.delete(f"/jobs/v1/jobs/{job}")
+        assert (kept.status_code, kept.json()["code"]) == (409, "in_use")
+        assert "served here as 'own'" in kept.json()["detail"]

@@ -57,6 +57,8 @@ def test_quotas_bound_what_they_name_and_nothing_else(tmp_path: Path):
         ("port = 70000", "port is 70000"),
         ("[jobs]\nallowed_paths = 3", "jobs.allowed_paths is 3; a list is needed"),
         ("models = 3", "models is 3; a section is needed"),
+        ("[models.a]\ndevice = 'gpu'", "models.a.device is 'gpu'; 'cpu', 'cuda' or a GPU by its number, 'cuda:1', is"),
+        ("[models.a]\ndevice = 'cuda:'", "models.a.device is 'cuda:'"),
         ("[jobs]\nkeep_days = 0", "jobs.keep_days is 0"),
         ("[sampling]\nsnapshots = 0", "sampling.snapshots is 0"),
         ("[sampling]\nsample = 1", "unknown key sampling.sample; did you mean sampling.samples?"),
@@ -70,6 +72,20 @@ def test_a_wrong_key_or_value_is_named(tmp_path: Path, text: str, named: str):
     with pytest.raises(ConfigError) as caught:
         load_serve_config(written(tmp_path, text))
     assert named in str(caught.value)
+
+
+async def test_what_it_can_not_start_with_is_named(tmp_path: Path):
+    for model, named in (
+        (
+            {"base": "tiny-llama", "device": "cuda:99"},
+            r'models\."m"\.device: device is \'cuda:99\'; torch finds .*there is cpu',
+        ),
+        ({"base": "job:job-0"}, r'models\."m"\.base is \'job:job-0\', which has made no base model'),
+        ({"base": "job:../../x"}, "which has made no base model"),
+    ):
+        with pytest.raises(ConfigError, match=named):
+            async with open_gateway(load_serve_config(settings={"root": str(tmp_path), "models": {"m": model}})):
+                pass
 
 
 async def test_how_much_sampling_is_let_in_is_set_in_the_file(tmp_path: Path):

@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
 THERE = torch.device("meta")
+_INDEXED = {torch.ops.aten.index, torch.ops.aten.index_put, torch.ops.aten.index_put_}
 _COPIES = {torch.ops.aten.to, torch.ops.aten._to_copy, torch.ops.aten.copy_}
 
 
@@ -87,8 +88,8 @@ class Device(TorchDispatchMode):
 
         plain, named = tree_map(unwrap, (args, kwargs))
         copies = func.overloadpacket in _COPIES
-        if func.overloadpacket is torch.ops.aten.index and isinstance(args[0], Afar):
-            here.clear()  # an index may be here
+        if func.overloadpacket in _INDEXED and isinstance(args[0], Afar):
+            here = [leaf for leaf in here if any(leaf is value for value in args[2:])]  # an index may be here
         assert copies or not (wrappers and here), f"{func} of tensors of two devices"
         found = func(*plain, **named)
         if func.overloadpacket is torch.ops.aten.copy_:
@@ -106,12 +107,15 @@ class Device(TorchDispatchMode):
 
 
 def move(model: torch.nn.Module) -> torch.nn.Module:
-    """Move a model there, in place."""
+    """Move a model there, in place; tied weights stay tied."""
+    moved: dict[int, Afar] = {}
     for module in model.modules():
         for held in (module._parameters, module._buffers):
             for name, tensor in held.items():
                 if tensor is not None:
-                    held[name] = Afar(tensor.detach().clone())  # pyright: ignore[reportArgumentType]
+                    if id(tensor) not in moved:
+                        moved[id(tensor)] = Afar(tensor.detach().clone())
+                    held[name] = moved[id(tensor)]  # pyright: ignore[reportArgumentType]
     return model
 
 

@@ -79,7 +79,7 @@ async def test_every_prompt_gets_its_replies_with_tokens_and_logprobs_in_order(t
             assert reply["end"] in ("stop", "length")
     summary = InferenceSummary(**json.loads(folder.summary.read_text()))
     assert (summary.prompts, summary.failed, summary.samples) == (7, 1, 12)
-    assert (kind_of(config), need_of(config).cpu_workers) == (JobKind.INFERENCE, 2)
+    assert (kind_of(config), need_of(config).cpu_workers) == (JobKind.INFERENCE, 1)
 
 
 @pytest.mark.parametrize("how", ["asked to stop", "killed within a line"])

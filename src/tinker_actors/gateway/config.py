@@ -17,6 +17,7 @@ from tinker_actors.gateway.sampling_options import SamplingOptions
 from tinker_actors.gateway.tinker.options import TinkerOptions
 from tinker_actors.models.templates import ChatTemplate
 from tinker_actors.scheduler.demand import machine
+from tinker_actors.scheduler.devices import DeviceName
 from tinker_actors.scheduler.loading import read_toml, validated
 from tinker_actors.scheduler.queue import Quota, Rules
 from tinker_actors.scheduler.resources import Resources
@@ -55,6 +56,8 @@ class ModelTable(Section):
     base: str = ""
     """A catalogue name, a local model directory or a hub id; the table's own name if not given."""
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    device: DeviceName = "cpu"
+    """Where the weights are, and what trains and samples: `cpu`, `cuda` or a GPU by its number, `cuda:1`."""
     chat_template: str = ""
     """A name (`chatml`, `plain`, `renderers:FAMILY`) or Jinja source; the tokenizer's own if not given."""
     tool_format: str = ""
@@ -81,6 +84,7 @@ class ModelTable(Section):
             name=name,
             base_model=self.base,
             dtype=self.dtype,
+            device=self.device,
             chat_template=self.chat_template,
             tool_format=self.tool_format,
             trainer=self.trainer.model_dump(exclude_none=True),

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
+from tinker_actors.errors import ConfigError
 from tinker_actors.gateway.admission import Admission, refuse_off_host
 from tinker_actors.gateway.config import ServeConfig
 from tinker_actors.gateway.gateway import Gateway
@@ -14,9 +16,11 @@ from tinker_actors.gateway.jobs.deleting import Retention
 from tinker_actors.gateway.jobs.handover import handing_over
 from tinker_actors.gateway.jobs.submissions import Submissions
 from tinker_actors.gateway.jobs.uploads import Uploads
-from tinker_actors.gateway.jobs.vetting import Allowed
+from tinker_actors.gateway.jobs.vetting import JOB_STORE, Allowed
 from tinker_actors.gateway.keys import FILE_NAME, KeyStore
-from tinker_actors.gateway.runtime import Runtime
+from tinker_actors.gateway.runtime import Runtime, ServedModel
+from tinker_actors.scheduler.job_folder import JobFolder
+from tinker_actors.scheduler.run_folder import RunFolder
 from tinker_actors.scheduler.service import Scheduler
 
 
@@ -34,9 +38,10 @@ async def open_gateway(config: ServeConfig) -> AsyncIterator[Gateway]:
     async with AsyncExitStack() as stack:
         keys = stack.enter_context(KeyStore(Path(config.root) / FILE_NAME))
         refuse_off_host(config.host, keys)
-        runtime = await stack.enter_async_context(Runtime(config.root, config.served(), in_process=config.in_process))
-        capacity = config.capacity.resources()
         folder = _folder(config)
+        models = served_models(config, folder)
+        runtime = await stack.enter_async_context(Runtime(config.root, models, in_process=config.in_process))
+        capacity = config.capacity.resources()
         scheduler = await runtime.mesh.spawn(
             Scheduler,
             str(folder),
@@ -64,9 +69,36 @@ async def open_gateway(config: ServeConfig) -> AsyncIterator[Gateway]:
         yield gateway
 
 
+def served_models(config: ServeConfig, folder: Path) -> list[ServedModel]:
+    """What the configuration serves, with the folders of base models that jobs made in the places of their names.
+
+    Args:
+        config: The gateway's.
+        folder: Of its scheduler.
+
+    Raises:
+        ConfigError: A job that it names has made no base model.
+    """
+    found: list[ServedModel] = []
+    for model in config.served():
+        job = model.catalogue_name.removeprefix(JOB_STORE)
+        if job == model.catalogue_name:
+            found.append(model)
+            continue
+        base = RunFolder(JobFolder(folder / "jobs" / os.path.basename(job)).run).base
+        if not base.is_dir():
+            raise ConfigError(
+                f'models."{model.name}".base is {model.catalogue_name!r}, which has made no base model; a job with '
+                "warmup.method 'full' does"
+            )
+        found.append(replace(model, base_model=str(base)))
+    return found
+
+
 def submissions_for(config: ServeConfig, scheduler: Scheduler, folder: Path) -> Submissions:
     """What checks the jobs that callers submit to a scheduler, whose folder this is."""
-    models = {served.name: _from_anywhere(served.catalogue_name) for served in config.served()}
+    served = served_models(config, folder)
+    models = {model.name: _from_anywhere(model.catalogue_name) for model in served}
     jobs = config.jobs
     return Submissions(
         scheduler,

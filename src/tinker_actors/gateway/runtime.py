@@ -16,6 +16,7 @@ from tinker_actors.gateway.refusals import RefusalError
 from tinker_actors.models import resolve
 from tinker_actors.policies import PolicyRegistry
 from tinker_actors.sampling import Sampler
+from tinker_actors.scheduler.devices import check_device
 from tinker_actors.training import Trainer
 
 BEHIND = 10
@@ -30,6 +31,7 @@ class ServedModel:
         name: What clients call it, such as `Qwen/Qwen3-4B-Instruct-2507`.
         base_model: Its name in the catalogue; `name` if empty.
         dtype: Of the base's weights.
+        device: Where they are, and what trains and samples.
         chat_template: How conversations become prompts, as `load_renderer` takes it; the tokenizer's own if empty.
         tool_format: How the model writes calls of tools, as a `Toolbox` takes it; what its template shows if empty.
         trainer: More arguments of its `Trainer`.
@@ -39,6 +41,7 @@ class ServedModel:
     name: str
     base_model: str = ""
     dtype: str = "float32"
+    device: str = "cpu"
     chat_template: str = ""
     tool_format: str = ""
     trainer: Mapping[str, Any] = field(default_factory=dict)
@@ -82,6 +85,7 @@ class Runtime:
             raise ConfigError(f"models has {sorted(twice)} more than once; each name is needed once")
         for model in models:
             resolve(model.catalogue_name)  # a name that means nothing is refused before anything starts
+            check_device(f'models."{model.name}".device', model.device)
         self.root = Path(root)
         self.models = tuple(models)
         self.engines: dict[str, Engines] = {}
@@ -133,7 +137,8 @@ class Runtime:
 
     async def _start(self, served: ServedModel, *, node: int) -> Engines:
         restart = RestartPolicy.on_failure()  # without what they held, which whoever put it there sees to
-        common = {"base_model": served.catalogue_name, "store": str(self.store), "dtype": served.dtype, "node": node}
+        common = {"base_model": served.catalogue_name, "store": str(self.store), "node": node}
+        common |= {"dtype": served.dtype, "device": served.device}
         suffix = served.name.replace("/", "--")
         if node:  # clients are answered while it computes
             await self.mesh.spawn(_Background, name=f"background:{suffix}", node=node, restart=restart)

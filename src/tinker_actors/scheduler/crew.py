@@ -150,6 +150,7 @@ class Crew:
             base_model=base_model,
             store=str(self.folder.policies),
             threads=self.config.trainer.threads,
+            device=self.config.model.device,
             node=0,
         )
 

@@ -28,6 +28,7 @@ from tinker_actors.sampling import InvalidRequestError, Sampler, SamplingReply, 
 from tinker_actors.scheduler.inference_config import InferenceConfig
 from tinker_actors.scheduler.observer import InferenceSummary, Phase, RunObserver
 from tinker_actors.scheduler.run_folder import RunFolder, write_atomically
+from tinker_actors.scheduler.sections import ModelSection
 from tinker_actors.scheduler.stopping import StopRequest
 from tinker_actors.telemetry import JsonlWriter, read_jsonl
 from tinker_actors.training import Trainer
@@ -170,20 +171,26 @@ async def _serving(config: InferenceConfig, folder: RunFolder) -> AsyncGenerator
     model, threads = config.model, config.sampling.threads
     store = config.sampling.store or str(folder.policies)
     async with Mesh(nodes=1, name=config.name) as mesh:
-        found = _found(config) or await _base_snapshot(mesh, model.name, store)
+        found = _found(config) or await _base_snapshot(mesh, model, store)
         sampler = await mesh.spawn(
-            Sampler, base_model=model.name, store=store, threads=threads, context_length=model.context_length, node=0
+            Sampler,
+            base_model=model.name,
+            store=store,
+            threads=threads,
+            context_length=model.context_length,
+            device=model.device,
+            node=0,
         )
         await sampler.refresh([found])
         yield sampler, found
 
 
-async def _base_snapshot(mesh: Mesh, model: str, store: str) -> str:
+async def _base_snapshot(mesh: Mesh, model: ModelSection, store: str) -> str:
     """Handle of a snapshot of the base model itself: of an adapter that was never trained, which adds zero."""
     with contextlib.suppress(UnknownPolicyError):
         return SnapshotStore(store).latest(_BASE).handle
-    trainer = await mesh.spawn(Trainer, base_model=model, store=store, threads=1, node=0)
-    await trainer.create(PolicySpec(base_model=model, rank=1, name=_BASE))
+    trainer = await mesh.spawn(Trainer, base_model=model.name, store=store, threads=1, device=model.device, node=0)
+    await trainer.create(PolicySpec(base_model=model.name, rank=1, name=_BASE))
     return (await trainer.publish(_BASE)).handle
 
 

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from tinker_actors.scheduler.checks import check_job as check_rl
+from tinker_actors.scheduler.devices import check_device
 from tinker_actors.scheduler.inference_config import InferenceConfig
 from tinker_actors.scheduler.loading import JobConfig
 from tinker_actors.scheduler.observer import RunObserver, Summary
@@ -22,6 +23,7 @@ def check_job(config: JobConfig) -> None:
         ConfigError: Something that it names can't be loaded, or a tracker's package isn't there.
         ModelError: The model can't be resolved, or its chat template can't be used.
     """
+    check_device("model.device", config.model.device)
     if not isinstance(config, InferenceConfig):
         config.tracking.check()
     if isinstance(config, SftConfig):

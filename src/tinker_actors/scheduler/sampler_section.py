@@ -135,5 +135,11 @@ class SamplerSection(Section):
         from tinker_actors.sampling import Sampler
 
         return await mesh.spawn(
-            Sampler, base_model=base_model, store=store, context_length=context_length, node=0, **asdict(self.local)
+            Sampler,
+            base_model=base_model,
+            store=store,
+            context_length=context_length,
+            device=config.model.device,
+            node=0,
+            **asdict(self.local),
         )

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, cast
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from tinker_actors.policies import Retention, Role
+from tinker_actors.scheduler.devices import DeviceName
 from tinker_actors.training import AdamParams, OptimizerName
 from tinker_actors.training.optimizer_params import params_class
 from tinker_actors.training.schedules import Schedule, scheduled
@@ -28,6 +29,8 @@ class ModelSection(Section):
     """`chatml`, `plain`, a Jinja template or `renderers:FAMILY`; the model's own if not given."""
     context_length: int | None = Field(default=None, ge=8)
     """Tokens; the model's own limit if not given."""
+    device: DeviceName = "cpu"
+    """Where the weights are, and what trains and samples: `cpu`, `cuda` or a GPU by its number, `cuda:1`."""
 
 
 class PolicySection(Section):

@@ -59,6 +59,7 @@ async def run_sft(
                 base_model=config.model.name,
                 store=str(folder.policies),
                 threads=config.trainer.threads,
+                device=config.model.device,
                 node=0,
             )
             job = _Sft(config, folder, observer, data, trainer, metrics, examples, stop or StopRequest())

@@ -89,9 +89,9 @@ def _initialise(model: PeftModel, generator: torch.Generator) -> None:
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad:
             continue
+        drawn = torch.zeros(parameter.shape, dtype=parameter.dtype)  # where the generator is, wherever the layers are
         if ".lora_A." in name:
-            nn.init.kaiming_uniform_(parameter, a=math.sqrt(5), generator=generator)
+            nn.init.kaiming_uniform_(drawn, a=math.sqrt(5), generator=generator)
         elif ".lora_embedding_B." in name:
-            nn.init.normal_(parameter, generator=generator)
-        else:
-            nn.init.zeros_(parameter)
+            nn.init.normal_(drawn, generator=generator)
+        parameter.data.copy_(drawn)

@@ -41,14 +41,21 @@ class TrainingEngine:
         base_model: The base model's name in the catalogue.
         store: Folder of the snapshot store.
         dtype: The base's dtype; adapters and fully trained weights are fp32.
+        device: Where all weights are, and what computes.
         resident: How many policies may be in memory; the others' state lies on disk until they are used. None for all.
     """
 
     def __init__(
-        self, base_model: str, store: str | Path, dtype: str = "float32", *, resident: Residency | None = None
+        self,
+        base_model: str,
+        store: str | Path,
+        dtype: str = "float32",
+        device: str = "cpu",
+        *,
+        resident: Residency | None = None,
     ) -> None:
         self.base_model = base_model
-        self.base = load_base(base_model, dtype)
+        self.base = load_base(base_model, dtype, device)
         self.store = SnapshotStore(store)
         self._policies = Shelf(resident)
         self._lora = MultiLoraModel(self.base.skeleton()) if can_pack(self.base.config) else None

@@ -100,7 +100,8 @@ class PolicyOptimizer:
         for entry, value in state.items():
             key, parameter_name = entry.split("/", 1)
             parameter = self._parameters[parameter_name]
-            owner[id(parameter)].state[parameter][key] = value.clone()
+            place = parameter.device if value.dim() else value.device  # torch counts steps on the CPU
+            owner[id(parameter)].state[parameter][key] = value.to(place, copy=True)
 
     def forget(self) -> None:
         """Let go of all moments; `load` brings them back."""

@@ -191,7 +191,8 @@ class TrainedPolicy:
     def set_gradients(self, gradients: dict[str, Tensor]) -> None:
         """Hold these gradients, and no others, as pending."""
         for name, parameter in self.parameters.items():
-            parameter.grad = gradients.get(name)
+            found = gradients.get(name)
+            parameter.grad = None if found is None else found.to(parameter.device)
 
     def state(self) -> dict[str, Tensor]:
         """Weights, moments and pending gradients as weights/, optimizer/ and gradients/<name>; views, not copies."""

@@ -48,6 +48,7 @@ class Trainer(Actor):
         base_model: The base model's name in the catalogue.
         store: Folder of the snapshot store.
         dtype: The base's dtype; adapters and fully trained weights are fp32.
+        device: Where all weights are, and what computes: `cpu`, `cuda` or a GPU by its number, `cuda:1`.
         threads: Threads that torch uses for this trainer's work (not for others' in the process); None is 1 for models
             of less than ten million parameters, else torch's own choice.
         resident: How many policies may be in memory; the others' state lies on disk until they are used. None for all.
@@ -62,12 +63,13 @@ class Trainer(Actor):
         base_model: str,
         store: str,
         dtype: str = "float32",
+        device: str = "cpu",
         threads: int | None = None,
         resident: Residency | None = None,
     ) -> None:
         if threads is not None and threads < 1:
             raise ConfigError(f"threads is {threads}; an integer of at least 1 is needed")
-        self._open = partial(TrainingEngine, base_model, store, dtype, resident=resident)
+        self._open = partial(TrainingEngine, base_model, store, dtype, device, resident=resident)
         self._threads = threads
         self._counts = Counts()
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="trainer")

@@ -46,17 +46,26 @@ async def delete_job(gateway: Gateway, job: Job, *, checkpoints: bool = False) -
     scheduler = scheduler_of(gateway)
     try:
         async with gateway.handing, submissions_of(gateway).naming:
+            folder = JobFolder(Path(await scheduler.folder(job.id)))
+            _refuse_served(gateway, job, folder)
             if checkpoints:
                 await scheduler.check_deletable(job.id)
                 await _delete_checkpoints(gateway, job)
             elif job.state is JobState.SUCCEEDED:
-                await hand_over_last(gateway, job, JobFolder(Path(await scheduler.folder(job.id))))
+                await hand_over_last(gateway, job, folder)
             await scheduler.delete(job.id)
     except JobStateError as error:
         raise RefusalError(409, str(error), code="wrong_state") from None
     except UnknownJobError:
         raise not_found("job", job.id) from None
     await scheduler.cleared()
+
+
+def _refuse_served(gateway: Gateway, job: Job, folder: JobFolder) -> None:
+    for model in gateway.runtime.models:
+        if Path(model.catalogue_name).is_relative_to(folder.root):
+            detail = f"the base model of job {job.id} is served here as {model.name!r}; it can be deleted once it isn't"
+            raise RefusalError(409, detail, code="in_use")
 
 
 async def _delete_checkpoints(gateway: Gateway, job: Job) -> None:

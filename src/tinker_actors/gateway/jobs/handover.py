@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tinker_actors.errors import PolicyError, UnknownJobError
+from tinker_actors.gateway.jobs.shared import submissions_of
 from tinker_actors.gateway.record_kinds import CheckpointRecord
 from tinker_actors.gateway.refusals import RefusalError, not_found
 from tinker_actors.policies import Handle, PolicySpec, Snapshot, SnapshotStore
@@ -116,12 +117,20 @@ async def _follow(gateway: Gateway, scheduler: Scheduler) -> None:
 
 async def _hand_over_its(gateway: Gateway, scheduler: Scheduler, job: Job) -> None:
     async with gateway.handing:
-        with suppress(UnknownJobError):  # it was deleted, and this done before
+        try:
             await hand_over_last(gateway, job, JobFolder(Path(await scheduler.folder(job.id))))
+        except UnknownJobError:  # it was deleted, and this done before
+            return
+        # the boundary of a background task: one job's trouble, such as a full disk, is no other's; the next service
+        # tries again
+        except Exception:
+            logger.exception("job %s: what it made can't be taken over", job.id)
 
 
 async def hand_over_last(gateway: Gateway, job: Job, folder: JobFolder) -> None:
     """Make checkpoints of the last snapshots of a job that has succeeded, if that wasn't done before.
+
+    Those of a base model that isn't served stay in the job's folder; they are looked at again if it is served later.
 
     Args:
         gateway: The gateway; the caller holds its `handing`.
@@ -131,18 +140,15 @@ async def hand_over_last(gateway: Gateway, job: Job, folder: JobFolder) -> None:
     mark = folder.root / _DONE
     if mark.exists() or job.kind in (JobKind.EVALUATION, JobKind.INFERENCE):
         return
-    # the boundary of a background task: one job's trouble is no other's
+    snapshots = await asyncio.to_thread(snapshots_of, folder)
+    last = {snapshot.policy_id: snapshot for snapshot in snapshots if "." not in snapshot.policy_id}
     try:
-        snapshots = await asyncio.to_thread(snapshots_of, folder)
-        last = {snapshot.policy_id: snapshot for snapshot in snapshots if "." not in snapshot.policy_id}
         for policy, snapshot in last.items():
             await _hand_over(gateway, job, folder, policy, Handle.parse(snapshot.handle).name)
-        mark.touch()
     except RefusalError as error:
         logger.info("job %s: what it made is not taken over: %s", job.id, error.detail)
-        mark.touch()
-    except Exception:  # such as a full disk: tried again by the next service
-        logger.exception("job %s: what it made can't be taken over", job.id)
+        return
+    mark.touch()
 
 
 def _served_as(gateway: Gateway, base_model: str) -> tuple[str, str]:
@@ -151,9 +157,11 @@ def _served_as(gateway: Gateway, base_model: str) -> tuple[str, str]:
         own = served.catalogue_name
         if base_model in (own, os.path.abspath(own)):
             return served.name, own
+    name = submissions_of(gateway).name_of(base_model)
+    how = "" if name == base_model else f"; serve it as a model with base = {name!r}, or name it as a job's model.name"
     raise RefusalError(
         409,
-        f"its base model is {base_model!r}, which is not served here; {sorted(gateway.runtime.engines)} are",
+        f"its base model is {name!r}, which is not served here; {sorted(gateway.runtime.engines)} are{how}",
         code="not_served",
     )
 

@@ -99,16 +99,19 @@ class Submissions:
 
     def _shown(self, value: Any) -> Any:
         if isinstance(value, str):
-            return self._name_of(value)
+            return self.name_of(value)
         if isinstance(value, list):
             return [self._shown(entry) for entry in cast("list[Any]", value)]
         return self.shown(cast("dict[str, Any]", value)) if isinstance(value, dict) else value
 
-    def _name_of(self, text: str) -> str:
+    def name_of(self, text: str) -> str:
+        """What a configuration calls a path of this service; other text as it is."""
         for name, base in self._allowed.models.items():
             if text == base and "/" in text:
                 return name
-        jobs = f"{self._root}/jobs/"
-        if text.startswith(jobs) and text.endswith("/run/policies"):
-            return JOB_STORE + text.removeprefix(jobs).split("/")[0]
+        jobs, path = self._root / "jobs", Path(text)
+        job = path.parent.parent
+        run = RunFolder(JobFolder(job).run)
+        if job.parent == jobs and path in (run.policies, run.base):
+            return JOB_STORE + job.name
         return shown(text)

@@ -19,9 +19,10 @@ from tinker_actors.gateway.refusals import RefusalError
 from tinker_actors.models.catalogue import available_models
 from tinker_actors.models.templates import NAMED_TEMPLATES
 from tinker_actors.scheduler.loading import JobConfig, parse_config
+from tinker_actors.scheduler.run_folder import RunFolder
 
 JOB_STORE = "job:"
-"""What stands for the store of one of the tenant's own jobs, as in `store = "job:ID"`."""
+"""What stands for the store of one of the tenant's own jobs, as in `store = "job:ID"`, or for its base model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +85,11 @@ class _Vetting:
 
     async def _model(self, key: str, value: str) -> str:
         served = self._allowed.models
+        if value.startswith(JOB_STORE) and value not in served:
+            base = RunFolder(Path(await self._find(value)).parent).base
+            if base.is_dir():
+                return str(base)
+            raise _refused(key, value, "a job with a warm-up of all weights is needed, which makes a base model")
         if value in served:
             return served[value]
         if value.partition(":")[0] in available_models():
@@ -196,6 +202,7 @@ WORDS = frozenset(
     {
         "job",
         "name",
+        "model.device",
         "policy.target_modules",
         "policies.*.target_modules",
         "policies.*.targets",
