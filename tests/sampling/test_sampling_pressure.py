@@ -49,6 +49,21 @@ def test_a_turn_pays_for_its_new_tokens_and_gets_the_same_bits_as_without_a_cach
     assert talks[True] == talks[False]
 
 
+def test_a_prompt_that_parts_from_another_takes_over_what_they_share_with_the_same_bits(harness, publisher):
+    one = publisher.lora("one", seed=2)
+    shared = tuple(range(9, 49))
+    found = []
+    for caching in (True, False):
+        engine = harness(context_length=128, prefix_caching=caching)
+        engine.refresh(one.handle)
+        replies = []
+        for end in ((60, 61), (70, 71, 72), (80,)):
+            replies += engine.serve([ask(one.handle, (*shared, *end), max_tokens=8, seed=5, default_stops=False)])
+        assert [reply.cached_tokens for reply in replies] == ([0, 40, 40] if caching else [0, 0, 0])
+        found.append(samples(replies))
+    assert found[0] == found[1]
+
+
 def test_64_adapters_in_random_order_equal_each_served_alone(harness, publisher):
     adapters = [publisher.lora(f"p{i}", seed=i, rank=(2, 4, 8, 16)[i % 4]) for i in range(64)]
     rng = random.Random(0)
