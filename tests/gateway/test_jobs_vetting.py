@@ -81,6 +81,7 @@ def test_every_text_of_a_configuration_is_either_checked_or_a_mere_word(model: t
         ({"tracking": {"wandb": {}}}, "tracking.wandb"),
         ({"tracking": {"trackio": {"space": "a/b"}}}, "tracking.trackio"),
         ({"sampler": {"backend": "tinker", "tinker": {"serves_store": True}}}, "sampler.backend"),
+        ({"sampler": {"backend": "tinker"}, "trainer": {"backend": "tinker"}}, "sampler.backend"),
     ],
 )
 async def test_what_would_open_a_file_or_run_code_is_refused_by_its_key(config: Mapping[str, Any], key: str):

@@ -70,7 +70,7 @@ def test_a_backend_has_settings_of_its_own(tmp_path):
             {"warmup": {"method": "full"}},
             "warmup.method is 'full', which makes a base model that the server",
         ),
-        ({"backend": "tinker"}, {}, "sampler.tinker.serves_store true is needed"),
+        ({"backend": "tinker"}, {}, "trainer.backend 'tinker' is needed, or"),
         ({"backend": "tinker", "tinker": {"serves_store": True}}, {"policy": {"kind": "full"}}, "of kind 'full'"),
         (
             {"backend": "tinker", "tinker": {"serves_store": True}},

@@ -101,7 +101,7 @@ def test_override_values_are_toml_where_they_can_be_and_text_elsewhere(arguments
             [*ENVIRONMENT, "--policy.kind", "full", "--policy.targets", '["mlp"]'],
             "policy.kind is 'full', which has no targets",
         ),
-        ([*ENVIRONMENT, "--trainer", "3"], "trainer is 3; a section is needed, with keys of its own: beta1, "),
+        ([*ENVIRONMENT, "--trainer", "3"], "trainer is 3; a section is needed, with keys of its own: backend, beta1, "),
         ([*ENVIRONMENT, "--data.train", "x"], 'unknown key data; that is a key of job = "sft"; known here: algorithm'),
         ([*ENVIRONMENT, "--name", "a/b"], "name is 'a/b'"),
         ([*ENVIRONMENT, "--seed"], "--seed has no value"),

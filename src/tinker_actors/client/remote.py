@@ -123,6 +123,12 @@ class RemoteService:
             client = await making
         return RemoteSamples(self, client, path=path)
 
+    async def discard(self, path: str) -> None:
+        """Delete what was saved under a path."""
+        with errors(self.tinker):
+            rest = await asyncio.to_thread(self.tinker.RestClient, base_url=self._base_url, api_key=self._api_key)
+            await rest.delete_checkpoint_from_tinker_path(path)
+
     async def tokenizer(self, base_model: str, folder: str | None = None) -> Tokenizer:
         """The tokenizer of a base model.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 _OUTCOMES = {"win": "won", "draw": "drawn", "loss": "lost"}
@@ -53,7 +54,7 @@ def step_line(metrics: Mapping[str, float]) -> str:
     each = ", ".join(f"{policy} {numbers['reward']:.3f}" for policy, numbers in own.items())
     return (
         f"{name} {each if len(own) > 1 else f'{value:.3f}'}  tokens/s {metrics['tokens_per_second']:.0f}  "
-        f"grad {metrics['grad_norm']:.3g}  {last}  {metrics['seconds']:.2f} s"
+        f"grad {metrics.get('grad_norm', math.nan):.3g}  {last}  {metrics['seconds']:.2f} s"
     )
 
 
@@ -73,7 +74,7 @@ def step_numbers(metrics: Mapping[str, float], evaluations: Sequence[float]) -> 
         name: f"{value:.3f}",
         "evaluation": " → ".join(f"{entry:.2f}" for entry in evaluations[-4:]),
         "tokens/s": f"{metrics['tokens_per_second']:.0f}",
-        "grad norm": f"{metrics['grad_norm']:.3g}",
+        "grad norm": f"{metrics.get('grad_norm', math.nan):.3g}",
         last[0]: last[1],
         "s/step": f"{metrics['seconds']:.2f}",
     }
@@ -89,7 +90,7 @@ def policy_rows(metrics: Mapping[str, float]) -> list[dict[str, str]]:
             "policy": policy,
             "reward": f"{numbers['reward']:.3f}",
             "games": _shares(numbers) if numbers.get("win") or numbers.get("loss") else "",
-            "grad norm": f"{numbers['grad_norm']:.3g}",
+            "grad norm": f"{numbers.get('grad_norm', math.nan):.3g}",
             "kl": f"{numbers['kl']:.2g}",
         }
         for policy, numbers in own.items()

@@ -5,9 +5,9 @@ from __future__ import annotations
 from tinker_actors.environments import Environment, EnvironmentFactory, isolation_of, load_environment
 from tinker_actors.errors import ConfigError, TinkerActorsError
 from tinker_actors.models import load_renderer, load_tokenizer
-from tinker_actors.policies import SnapshotStore
 from tinker_actors.scheduler.config import RunConfig
 from tinker_actors.scheduler.line_ups import Players, check_players
+from tinker_actors.scheduler.training_place import check_extensions, check_reference
 
 
 def check_job(config: RunConfig) -> EnvironmentFactory:
@@ -20,6 +20,7 @@ def check_job(config: RunConfig) -> EnvironmentFactory:
         ConfigError: The environment can't be loaded or made with its options, or lacks the demonstrations that the
             warm-up needs, its seats can't be filled as the tables say, it can't be isolated as asked, or
             `kl.reference` is not in the store that is named.
+        ConfigError: The service that is to train has no field for what is asked of it.
         ModelError: The model can't be resolved, or its chat template can't be used.
     """
     environment = load_environment(config.environment.name, **config.environment.options)
@@ -40,11 +41,8 @@ def check_job(config: RunConfig) -> EnvironmentFactory:
             "define it, or set warmup.method to 'none'"
         )
     load_renderer(load_tokenizer(config.model.name), config.model.chat_template)
-    if config.kl.coefficient and config.kl.reference_store is not None:
-        try:
-            SnapshotStore(config.kl.reference_store).get(config.kl.reference)
-        except TinkerActorsError as error:
-            raise ConfigError(f"kl.reference can't be used: {error}") from error
+    check_reference(config)
+    check_extensions(config)
     return environment
 
 

@@ -21,7 +21,7 @@ from tinker_actors.scheduler.run_folder import RunState
 from tinker_actors.scheduler.students import Student
 from tinker_actors.scheduler.versions import Version
 from tinker_actors.scheduler.warmup import warm_up, warm_up_base
-from tinker_actors.training import Trainer
+from tinker_actors.training import TrainsPolicies
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +40,7 @@ class Company:
     """
 
     base_model: str
-    trainer: Trainer
+    trainer: TrainsPolicies
     coordinator: RunCoordinator
     sampler: ServesSnapshots
     casting: Casting
@@ -97,13 +97,13 @@ class Company:
                 f"the run's policies are {', '.join(state.policies)}, and the configuration's {', '.join(policies)}; a "
                 "run goes on with those that it began with"
             )
+        trainer = await crew.spawn_trainer(state.base_model)
+        sampler = await crew.spawn_sampler(state.base_model)
         for policy, own in state.policies.items():
             kept = store.get(own.checkpoint)
             for checkpoint in store.list(policy, "weights"):
                 if checkpoint.number > kept.number:
                     store.delete(checkpoint.handle)
-        trainer = await crew.spawn_trainer(state.base_model)
-        sampler = await crew.spawn_sampler(state.base_model)
         for own in state.policies.values():
             await trainer.load(own.checkpoint)
         references = await Reference.resume(trainer, config.kl, policies)
@@ -131,7 +131,7 @@ class Company:
         )
 
 
-async def _coordinator(crew: Crew, trainer: Trainer, policies: Sequence[str]) -> RunCoordinator:
+async def _coordinator(crew: Crew, trainer: TrainsPolicies, policies: Sequence[str]) -> RunCoordinator:
     """The global barrier over all policies; it breaks if their trainer ends."""
     return await crew.mesh.spawn(
         RunCoordinator, dict.fromkeys(policies, cast("ActorRef", trainer)), name="coordinator", node=0
@@ -167,7 +167,7 @@ def _seats(crew: Crew, players: Players, policy: str) -> list[str]:
 
 def _students(
     crew: Crew,
-    trainer: Trainer,
+    trainer: TrainsPolicies,
     snapshots: Mapping[str, Snapshot],
     references: Mapping[str, Reference],
     baselines: Mapping[str, Mapping[str, float]],
@@ -187,7 +187,7 @@ def _students(
     )
 
 
-async def _freeze(crew: Crew, trainer: Trainer, players: Players, known: Mapping[str, str]) -> dict[str, str]:
+async def _freeze(crew: Crew, trainer: TrainsPolicies, players: Players, known: Mapping[str, str]) -> dict[str, str]:
     """The snapshots of frozen seats, by what their tables call them; those of other stores are brought into the run's.
 
     Args:
@@ -214,7 +214,7 @@ async def _freeze(crew: Crew, trainer: Trainer, players: Players, known: Mapping
     return frozen
 
 
-async def _brought(crew: Crew, trainer: Trainer, section: SeatSection, *, number: int) -> str:
+async def _brought(crew: Crew, trainer: TrainsPolicies, section: SeatSection, *, number: int) -> str:
     """A snapshot of another store, as one of the run's own."""
     found = stored_snapshot(section)
     policy = await trainer.fork(found.handle, policy=f"frozen.{number}", store=section.store)

@@ -16,6 +16,7 @@ from tinker_actors.scheduler.rollout_section import RolloutSection
 from tinker_actors.scheduler.sampler_section import SamplerSection
 from tinker_actors.scheduler.sections import JobSection, Section
 from tinker_actors.scheduler.tracking import TrackingSection
+from tinker_actors.scheduler.training_place import check_run
 from tinker_actors.training import LossConfig
 
 
@@ -236,6 +237,7 @@ class RunConfig(JobSection):
             )
         self._refuse_groups_without_advantage()
         self._refuse_what_cannot_overlap()
+        check_run(self, self.learners())
         self.sampler.check_serves(self)
         return self
 

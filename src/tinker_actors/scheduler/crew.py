@@ -32,7 +32,8 @@ from tinker_actors.scheduler.checks import pool_size
 from tinker_actors.scheduler.config import RunConfig
 from tinker_actors.scheduler.observer import RunObserver
 from tinker_actors.scheduler.run_folder import RunFolder
-from tinker_actors.training import Trainer
+from tinker_actors.scheduler.training_place import spawn_trainer
+from tinker_actors.training import TrainsPolicies
 
 # an environment that kills its process every few seconds is broken; one that a person killed is not
 WORKER_RESTARTS = RestartPolicy.on_failure(max_restarts=20, within=60.0)
@@ -143,15 +144,14 @@ class Crew:
             what = "was started again" if isinstance(event, Restarted) else "ended"
             self.observer.note(f"{event.ref.address.name} {what}: {_first_line(event.reason)}")
 
-    async def spawn_trainer(self, base_model: str) -> Trainer:
-        """A trainer over a base model, in this process."""
-        return await self.mesh.spawn(
-            Trainer,
+    async def spawn_trainer(self, base_model: str) -> TrainsPolicies:
+        """What trains policies over a base model."""
+        return await spawn_trainer(
+            self.mesh,
+            self.config.trainer,
             base_model=base_model,
             store=str(self.folder.policies),
-            threads=self.config.trainer.threads,
             device=self.config.model.device,
-            node=0,
         )
 
     async def spawn_sampler(self, base_model: str) -> ServesSnapshots:

@@ -14,13 +14,15 @@ from tinker_actors.scheduler.run_folder import RunFolder
 from tinker_actors.scheduler.sft_config import SftConfig
 from tinker_actors.scheduler.stopping import StopRequest
 from tinker_actors.scheduler.tracking import tracked
+from tinker_actors.scheduler.training_place import check_place
 
 
 def check_job(config: JobConfig) -> None:
     """Find out whether a job can work at all, before anything is started or written.
 
     Raises:
-        ConfigError: Something that it names can't be loaded, or a tracker's package isn't there.
+        ConfigError: Something that it names can't be loaded, a tracker's package isn't there, or a service that is to
+            train can't be reached or doesn't take the key.
         ModelError: The model can't be resolved, or its chat template can't be used.
     """
     check_device("model.device", config.model.device)
@@ -36,6 +38,8 @@ def check_job(config: JobConfig) -> None:
         check_inference(config)
     else:
         check_rl(config)
+    if not isinstance(config, InferenceConfig):
+        check_place(config.trainer, config.model)
 
 
 def program_of(config: JobConfig) -> Callable[[Any, RunFolder, RunObserver, StopRequest | None], Awaitable[Summary]]:

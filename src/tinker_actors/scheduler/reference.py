@@ -9,7 +9,7 @@ from tinker_actors.algorithms import mean_kl, penalised
 from tinker_actors.data import Datum
 from tinker_actors.policies import PolicySpec
 from tinker_actors.scheduler.config import KlSection
-from tinker_actors.training import LossConfig, Trainer
+from tinker_actors.training import LossConfig, TrainsPolicies
 
 REFERENCE = "reference"
 """The id of the reference policy in the run's trainer; that of one policy's own begins with its id and a dot."""
@@ -27,14 +27,14 @@ class Reference:
         name: The reference's id.
     """
 
-    def __init__(self, trainer: Trainer, settings: KlSection, name: str) -> None:
+    def __init__(self, trainer: TrainsPolicies, settings: KlSection, name: str) -> None:
         self._trainer = trainer
         self._settings = settings
         self._name = name
 
     @classmethod
     async def begin(
-        cls, trainer: Trainer, settings: KlSection, policies: Sequence[str], base_model: str
+        cls, trainer: TrainsPolicies, settings: KlSection, policies: Sequence[str], base_model: str
     ) -> dict[str, Reference]:
         """The references of a run that starts; stored in the run's own store, so that it can be taken up again.
 
@@ -62,7 +62,9 @@ class Reference:
         return {policy: cls(trainer, settings, name) for policy, name in names.items()}
 
     @classmethod
-    async def resume(cls, trainer: Trainer, settings: KlSection, policies: Sequence[str]) -> dict[str, Reference]:
+    async def resume(
+        cls, trainer: TrainsPolicies, settings: KlSection, policies: Sequence[str]
+    ) -> dict[str, Reference]:
         """The references that the run had when it was interrupted.
 
         Raises:

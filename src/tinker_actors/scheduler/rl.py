@@ -21,7 +21,7 @@ from tinker_actors.scheduler.crew import Crew
 from tinker_actors.scheduler.observer import Phase
 from tinker_actors.scheduler.students import Student
 from tinker_actors.scheduler.versions import Version
-from tinker_actors.training import Trainer
+from tinker_actors.training import TrainsPolicies
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +62,7 @@ class Learner:
     def __init__(
         self,
         crew: Crew,
-        trainer: Trainer,
+        trainer: TrainsPolicies,
         coordinator: RunCoordinator,
         sampler: ServesSnapshots,
         casting: Casting,
@@ -242,10 +242,11 @@ class Learner:
 
 def _over_all(found: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """The numbers of a step for all policies together: sums of counts, and the largest of what is watched."""
+    norms = [own["grad_norm"] for own in found if "grad_norm" in own]
     return {
         "groups": sum(own["groups"] for own in found),
         "groups_flat": sum(own["groups_flat"] for own in found),
-        "grad_norm": max(own["grad_norm"] for own in found),
+        **({"grad_norm": max(norms)} if norms else {}),
         "kl": max(own["kl"] for own in found),
         "staleness_mean": fmean(own["staleness_mean"] for own in found),
         "staleness_max": max(own["staleness_max"] for own in found),

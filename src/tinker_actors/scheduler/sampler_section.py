@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from typing import TYPE_CHECKING, Literal
 
 from pydantic import model_validator
@@ -10,11 +10,13 @@ from pydantic import model_validator
 from tinker_actors.actors import Mesh
 from tinker_actors.errors import ConfigError
 from tinker_actors.sampling.backends import LocalSettings, ServesSnapshots, TinkerSettings, VllmSettings
-from tinker_actors.sampling.backends.settings import VLLM_RANKS
-from tinker_actors.scheduler.sections import PolicySection, Section
+from tinker_actors.sampling.backends.settings import VLLM_RANKS, ServiceSettings
+from tinker_actors.scheduler.sections import OptimizerSection, PolicySection, Section
 
 if TYPE_CHECKING:
     from tinker_actors.scheduler.config import RunConfig
+
+_SERVICE = tuple(field.name for field in fields(ServiceSettings))
 
 _LEAST, _MOST = 0.01, 2.0
 """Temperatures that vLLM takes, besides 0."""
@@ -61,7 +63,7 @@ class SamplerSection(Section):
                     "'full'; 'lora' is needed, or sampler.backend 'local'"
                 )
         if self.backend == "tinker":
-            self._check_tinker(new_base=new_base)
+            self._check_tinker(config.trainer, new_base=new_base)
             return
         if new_base and self.vllm.url:
             raise ValueError(
@@ -90,17 +92,34 @@ class SamplerSection(Section):
                 f"{', '.join(sorted(served))}"
             )
 
-    def _check_tinker(self, *, new_base: bool) -> None:
+    def _check_tinker(self, trainer: OptimizerSection, *, new_base: bool) -> None:
         if new_base:
             raise ValueError(
                 "warmup.method is 'full', which makes a base model that no service has; 'lora' or 'none' is needed"
             )
-        if not self.tinker.serves_store:
+        if trainer.backend == "tinker":
+            self._check_same(trainer.tinker)
+        elif not self.tinker.serves_store:
             raise ValueError(
                 "sampler.backend is 'tinker', but the policy is trained here, and a Tinker service serves what was "
-                "trained there; sampler.tinker.serves_store true is needed, for a service that reads the run's "
-                "snapshot store"
+                "trained there; trainer.backend 'tinker' is needed, or, for a service that reads the run's snapshot "
+                "store, sampler.tinker.serves_store true"
             )
+
+    def _check_same(self, trainer: ServiceSettings) -> None:
+        """Refuse a sampler at another service than the trainer's, whose snapshots it can't have."""
+        if self.tinker.serves_store:
+            raise ValueError(
+                "sampler.tinker.serves_store is true, but trainer.backend is 'tinker', whose weights lie at the "
+                "service; leave it out"
+            )
+        for name in _SERVICE:
+            given, theirs = getattr(self.tinker, name), getattr(trainer, name)
+            if given not in (getattr(ServiceSettings(), name), theirs):
+                raise ValueError(
+                    f"sampler.tinker.{name} is {given!r} and trainer.tinker.{name} {theirs!r}; what is trained at a "
+                    "service is sampled there: leave the sampler's out"
+                )
 
     async def spawn(self, mesh: Mesh, config: RunConfig, *, base_model: str, store: str) -> ServesSnapshots:
         """The sampler's ref, in this process.
@@ -131,6 +150,8 @@ class SamplerSection(Section):
             from tinker_actors.sampling.backends import TinkerSampler
 
             remote = replace(self.tinker, context_length=self.tinker.context_length or context_length)
+            if config.trainer.backend == "tinker":
+                remote = replace(remote, **{name: getattr(config.trainer.tinker, name) for name in _SERVICE})
             return await mesh.spawn(TinkerSampler, base_model=base_model, store=store, settings=remote, node=0)
         from tinker_actors.sampling import Sampler
 

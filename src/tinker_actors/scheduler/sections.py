@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from tinker_actors.client.trainer_settings import TinkerTrainerSettings
 from tinker_actors.policies import Retention, Role
 from tinker_actors.scheduler.devices import DeviceName
 from tinker_actors.training import AdamParams, OptimizerName
@@ -73,8 +74,11 @@ class PolicySection(Section):
 
 
 class OptimizerSection(Section):
-    """The optimizer, its learning rate over the steps, and the trainer's threads; what every job has."""
+    """Where training takes place, the optimizer and its learning rate over the steps; what every job has."""
 
+    backend: Literal["local", "tinker"] = "local"
+    """`local`, in the run's process, or `tinker`, at a remote service."""
+    tinker: TinkerTrainerSettings = TinkerTrainerSettings()
     optimizer: OptimizerName = "adamw"
     """`adamw_8bit` holds the moments in a byte each; `muon` is for `policy.kind` `full`."""
     learning_rate: float = Field(default=1e-4, gt=0)
@@ -123,6 +127,8 @@ class OptimizerSection(Section):
     @model_validator(mode="after")
     def _refuse_keys_without_use(self) -> OptimizerSection:
         # a run's own folder writes every key down, so it is the value that tells
+        if self.backend != "tinker" and self.tinker != TinkerTrainerSettings():
+            raise ValueError(f"tinker has settings, but backend is {self.backend!r}; leave them out, or 'tinker'")
         if self.optimizer != "muon" and self.momentum != OptimizerSection.model_fields["momentum"].default:
             raise ValueError(f"momentum is {self.momentum}, but optimizer {self.optimizer!r} has none; leave it out")
         if self.schedule == "constant" and self.final_ratio:

@@ -25,8 +25,9 @@ from tinker_actors.scheduler.sft_plan import Cursor, StepPlan
 from tinker_actors.scheduler.sft_prepare import Prepared, check_sft, prepare
 from tinker_actors.scheduler.sft_state import Best, SftState, load_sft_state, save_sft_state
 from tinker_actors.scheduler.stopping import StopRequest
+from tinker_actors.scheduler.training_place import spawn_trainer
 from tinker_actors.telemetry import JsonlWriter, plot_losses, read_jsonl
-from tinker_actors.training import ForwardBackwardResult, LossConfig, Trainer
+from tinker_actors.training import ForwardBackwardResult, LossConfig, TrainsPolicies
 
 POLICY = "policy"
 """The id of a run's policy."""
@@ -54,13 +55,12 @@ async def run_sft(
     data = await prepare(config, folder, observer)
     with JsonlWriter(folder.metrics) as metrics, JsonlWriter(folder.examples) as examples:
         async with Mesh(nodes=1, name=config.name) as mesh:
-            trainer = await mesh.spawn(
-                Trainer,
+            trainer = await spawn_trainer(
+                mesh,
+                config.trainer,
                 base_model=config.model.name,
                 store=str(folder.policies),
-                threads=config.trainer.threads,
                 device=config.model.device,
-                node=0,
             )
             job = _Sft(config, folder, observer, data, trainer, metrics, examples, stop or StopRequest())
             summary = await job.run(state)
@@ -86,7 +86,7 @@ class _Sft:
         folder: RunFolder,
         observer: RunObserver,
         data: Prepared,
-        trainer: Trainer,
+        trainer: TrainsPolicies,
         metrics: JsonlWriter,
         examples: JsonlWriter,
         stop: StopRequest,
@@ -123,6 +123,7 @@ class _Sft:
             rank=config.policy.rank,
             alpha=config.policy.alpha,
             target_modules=config.policy.target_modules,
+            targets=config.policy.targets,
             seed=config.seed,
             name=POLICY,
         )
@@ -184,7 +185,7 @@ class _Sft:
             "tokens": float(tokens),
             "tokens_read": float(read),
             "learning_rate": params.learning_rate,
-            "grad_norm": done.grad_norm,
+            **({} if math.isnan(done.grad_norm) else {"grad_norm": done.grad_norm}),
             "tokens_per_second": read / max(seconds, 1e-9),
             "seconds": seconds,
         }

@@ -8,6 +8,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from tinker_actors.scheduler.sections import JobSection, OptimizerSection, RunName, Section
 from tinker_actors.scheduler.tracking import TrackingSection
+from tinker_actors.scheduler.training_place import check_policy
 from tinker_actors.training.schedules import Schedule
 
 
@@ -105,6 +106,7 @@ class SftConfig(JobSection):
     @model_validator(mode="after")
     def _refuse_what_cannot_work(self) -> SftConfig:
         self.trainer.check_trains(self.policy)
+        check_policy("", self.policy, self.trainer)
         if self.policy.value_head:
             raise ValueError("policy.value_head is true, but only RL with algorithm.name 'gae' uses it; leave it out")
         if self.evaluation.stop_at is not None and not (self.data.evaluation or self.data.holdout):

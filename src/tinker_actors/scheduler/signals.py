@@ -17,7 +17,7 @@ from tinker_actors.algorithms import (
 from tinker_actors.data import Group
 from tinker_actors.errors import AlgorithmError
 from tinker_actors.scheduler.config import RunConfig
-from tinker_actors.training import LossConfig, Trainer
+from tinker_actors.training import LossConfig, TrainsPolicies
 
 _SCORED = LossConfig(name="importance_sampling")
 
@@ -34,7 +34,7 @@ class Signals:
     """
 
     def __init__(
-        self, config: RunConfig, trainer: Trainer, policy: str, *, constant: int, baselines: Mapping[str, float]
+        self, config: RunConfig, trainer: TrainsPolicies, policy: str, *, constant: int, baselines: Mapping[str, float]
     ) -> None:
         self._config = config
         self._trainer = trainer

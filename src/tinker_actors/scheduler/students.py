@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
@@ -14,7 +15,7 @@ from tinker_actors.scheduler.config import RunConfig
 from tinker_actors.scheduler.learners import LearnerSettings
 from tinker_actors.scheduler.reference import Reference
 from tinker_actors.scheduler.signals import Signals
-from tinker_actors.training import ForwardBackwardResult, Trainer
+from tinker_actors.training import ForwardBackwardResult, TrainsPolicies
 
 
 @dataclass(slots=True, kw_only=True)
@@ -58,7 +59,7 @@ class Student:
         self,
         settings: LearnerSettings,
         config: RunConfig,
-        trainer: Trainer,
+        trainer: TrainsPolicies,
         snapshot: Snapshot,
         reference: Reference | None,
         *,
@@ -101,6 +102,8 @@ class Student:
         metrics = result.metrics
         lesson.found |= {f"train_{name}": value for name, value in metrics.items()}
         lesson.found |= {"kl": metrics["kl_k3"], "grad_norm": done.grad_norm}
+        if math.isnan(done.grad_norm):  # a remote service need not say it
+            del lesson.found["grad_norm"]
 
     def numbers(self, lesson: Lesson) -> dict[str, float]:
         """All that was found, once the updates are done."""

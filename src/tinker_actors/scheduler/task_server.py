@@ -25,7 +25,7 @@ from tinker_actors.scheduler.run_folder import PolicyState, RunFolder, RunState,
 from tinker_actors.scheduler.stopping import StopRequest
 from tinker_actors.scheduler.versions import Version
 from tinker_actors.telemetry import JsonlWriter, plot_rewards, read_jsonl
-from tinker_actors.training import Trainer
+from tinker_actors.training import TrainsPolicies
 
 _PLOT_EVERY = 2.0  # seconds
 
@@ -167,7 +167,7 @@ class _Job:
         return evaluation
 
     async def _save(
-        self, trainer: Trainer, step: int, state: RunState, baselines: Mapping[str, Mapping[str, float]]
+        self, trainer: TrainsPolicies, step: int, state: RunState, baselines: Mapping[str, Mapping[str, float]]
     ) -> RunState:
         config = self._crew.config
         self._crew.observer.phase(Phase.SAVE, step, config.trainer.steps)

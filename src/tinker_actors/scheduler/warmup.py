@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from typing import cast
 
 from tinker_actors.algorithms import demonstration_datums
 from tinker_actors.errors import RunError
@@ -10,7 +11,7 @@ from tinker_actors.policies import PolicySpec
 from tinker_actors.rollouts import DemonstrationSeat
 from tinker_actors.scheduler.crew import Crew
 from tinker_actors.scheduler.observer import Phase
-from tinker_actors.training import AdamParams, LossConfig, Trainer
+from tinker_actors.training import AdamParams, LossConfig, Trainer, TrainsPolicies
 
 
 async def warm_up_base(crew: Crew) -> str:
@@ -19,16 +20,23 @@ async def warm_up_base(crew: Crew) -> str:
     Returns:
         The base model's folder.
     """
-    trainer = await crew.spawn_trainer(crew.config.model.name)
+    trainer = await crew.mesh.spawn(
+        Trainer,
+        base_model=crew.config.model.name,
+        store=str(crew.folder.policies),
+        threads=crew.config.trainer.threads,
+        device=crew.config.model.device,
+        node=0,
+    )
     spec = PolicySpec(base_model=crew.config.model.name, kind="full", seed=crew.config.seed, name="warm-up")
     policy = await trainer.create(spec)
-    await warm_up(crew, trainer, {policy: crew.environment.environment.seats})
+    await warm_up(crew, cast(TrainsPolicies, trainer), {policy: crew.environment.environment.seats})
     path = await trainer.export_base(policy, str(crew.folder.base))
     await crew.mesh.stop(trainer)
     return path
 
 
-async def warm_up(crew: Crew, trainer: Trainer, policies: Mapping[str, Collection[str]]) -> None:
+async def warm_up(crew: Crew, trainer: TrainsPolicies, policies: Mapping[str, Collection[str]]) -> None:
     """Train policies on demonstrations, fresh ones in every step.
 
     Args:

@@ -18,6 +18,7 @@ from tinker_actors.training.contract import (
     OptimStepResult,
     PolicyInfo,
     RatioLevel,
+    TrainsPolicies,
 )
 from tinker_actors.training.counts import TrainerStats
 from tinker_actors.training.residency import Residency
@@ -46,6 +47,7 @@ __all__ = [
     "Trainer",
     "TrainerStats",
     "TrainingEngine",
+    "TrainsPolicies",
     "forward_backward_custom",
 ]
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
+from tinker_actors.data import Datum
+from tinker_actors.policies import PolicySpec, Snapshot
 from tinker_actors.training.loss_config import LOSS_DEFAULTS, SUPERVISED, KlEstimator, LossConfig, LossName, RatioLevel
 from tinker_actors.training.optimizer_params import Adam8bitParams, AdamParams, MuonParams, OptimizerName
 
@@ -22,6 +25,7 @@ __all__ = [
     "OptimizerName",
     "PolicyInfo",
     "RatioLevel",
+    "TrainsPolicies",
 ]
 
 
@@ -50,7 +54,7 @@ class OptimStepResult:
 
     Attributes:
         step: Optimizer steps that the policy has behind it now.
-        grad_norm: Global L2 norm of the gradient before clipping.
+        grad_norm: Global L2 norm of the gradient before clipping; NaN where a remote service doesn't say.
     """
 
     step: int
@@ -80,3 +84,54 @@ class PolicyInfo:
     pending: int
     snapshot: str | None
     resident: bool = True
+
+
+class TrainsPolicies(Protocol):
+    """The ref of a `Trainer`, or of an actor that answers like one: what a run asks of whatever trains its policies.
+
+    `Trainer` says what each message does and raises.
+    """
+
+    async def create(self, spec: PolicySpec) -> str:
+        """Make a policy and return its id."""
+        ...
+
+    async def delete(self, policy: str) -> None:
+        """End a policy's training."""
+        ...
+
+    async def forward_backward(self, policy: str, datums: Sequence[Datum], loss: LossConfig) -> ForwardBackwardResult:
+        """Add the gradient of the summed loss to the policy's pending gradients."""
+        ...
+
+    async def forward_backward_many(
+        self, batches: Sequence[tuple[str, Sequence[Datum], LossConfig]]
+    ) -> tuple[ForwardBackwardResult, ...]:
+        """As `forward_backward` for several policies, once each."""
+        ...
+
+    async def forward(self, policy: str, datums: Sequence[Datum], loss: LossConfig) -> ForwardBackwardResult:
+        """Loss and log-probs without gradients."""
+        ...
+
+    async def optim_step(self, policy: str, params: AdamParams) -> OptimStepResult:
+        """Apply the pending gradients, and drop them."""
+        ...
+
+    async def publish(self, policy: str) -> Snapshot:
+        """Make the present weights the policy's next snapshot."""
+        ...
+
+    async def save(self, policy: str, name: str) -> str:
+        """Keep the whole training state under a name and return its handle."""
+        ...
+
+    async def load(
+        self, handle: str, *, policy: str | None = None, optimizer: bool = True, store: str | None = None
+    ) -> str:
+        """Restore a checkpoint, as the policy that was saved or as a new one, and return the policy's id."""
+        ...
+
+    async def fork(self, handle: str, *, policy: str | None = None, store: str | None = None) -> str:
+        """Make a new policy that starts cold from a snapshot's or checkpoint's weights, and return its id."""
+        ...

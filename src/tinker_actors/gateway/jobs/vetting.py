@@ -186,6 +186,7 @@ RULES: Mapping[str, str] = {
     "evaluation.seats.*.command": "program",
     "kl.reference_store": "store",
     "sampler.backend": "backend",
+    "trainer.backend": "backend",
     "data.train": "data",
     "data.evaluation": "data",
     "tracking.wandb": "service",

@@ -153,17 +153,13 @@ class VllmSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TinkerSettings:
-    """A remote Tinker service, through the official client.
+class ServiceSettings:
+    """Which Tinker service, for the official client.
 
     Attributes:
         url: The service's address; the client's own default, `TINKER_BASE_URL` or the hosted service, if empty.
         api_key_variable: Environment variable with the key.
         base_model: What the service calls the base model; the run's own name for it if empty.
-        serves_store: Whether the service reads the snapshot store that the run publishes to, so that it knows the
-            run's handles.
-        context_length: Longest prompt and reply together, in tokens; if not given, the service refuses what is longer.
-        max_waiting: Samples under way or waiting; a request beyond them is refused with `Overloaded`.
     """
 
     __pydantic_config__: ClassVar[Mapping[str, Any]] = _FORBID
@@ -171,12 +167,8 @@ class TinkerSettings:
     url: str = ""
     api_key_variable: str = "TINKER_API_KEY"
     base_model: str = ""
-    serves_store: bool = False
-    context_length: int | None = None
-    max_waiting: int = 65_536
 
     def __post_init__(self) -> None:
-        _positive(self, "context_length", "max_waiting")
         if self.url:
             _check_url(self.url)
         if not self.api_key_variable:
@@ -189,6 +181,26 @@ class TinkerSettings:
             ConfigError: The variable is not set.
         """
         return key_of(self.api_key_variable)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TinkerSettings(ServiceSettings):
+    """Sampling by a remote Tinker service.
+
+    Attributes:
+        serves_store: Whether the service reads the snapshot store that the run publishes to, so that it knows the
+            run's handles.
+        context_length: Longest prompt and reply together, in tokens; if not given, the service refuses what is longer.
+        max_waiting: Samples under way or waiting; a request beyond them is refused with `Overloaded`.
+    """
+
+    serves_store: bool = False
+    context_length: int | None = None
+    max_waiting: int = 65_536
+
+    def __post_init__(self) -> None:
+        ServiceSettings.__post_init__(self)
+        _positive(self, "context_length", "max_waiting")
 
 
 def key_of(variable: str) -> str:

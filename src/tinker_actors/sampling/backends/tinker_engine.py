@@ -14,7 +14,8 @@ from typing import Any
 
 from tinker_actors.errors import PolicyError, SamplingError, UnknownPolicyError
 from tinker_actors.models.catalogue import load_tokenizer, resolve
-from tinker_actors.policies import SnapshotStore
+from tinker_actors.policies import Snapshot, SnapshotStore
+from tinker_actors.policies.at_service import path_at_service
 from tinker_actors.sampling.backends.contract import Drawn, Loaded
 from tinker_actors.sampling.backends.endings import Endings
 from tinker_actors.sampling.backends.settings import TinkerSettings
@@ -32,8 +33,9 @@ class TinkerEngine:
     Args:
         base_model: Name of the base model here; its tokenizer turns samples into text.
         settings: Which service.
-        store: Folder or URL of a snapshot store that says how many steps its snapshots have behind them. Without one,
-            or for a path that it doesn't hold, that is the number that the path ends in.
+        store: Folder or URL of a snapshot store that says how many steps its snapshots have behind them, and where at
+            the service those lie that were trained there. Without one, or for a path that it doesn't hold, the steps
+            are the number that the path ends in.
     """
 
     def __init__(self, *, base_model: str, settings: TinkerSettings, store: str | None) -> None:
@@ -66,17 +68,19 @@ class TinkerEngine:
         match = _HANDLE.fullmatch(handle)
         if match is None:
             raise PolicyError(f"{handle!r} is no handle of a snapshot; tinker://.../sampler_weights/NAME is needed")
+        stored, path = await asyncio.to_thread(self._stored, handle)
         try:
             with errors(self._tinker):
                 # making one asks the service before it gives a future
-                future = await asyncio.to_thread(self._service.create_sampling_client, model_path=handle)
+                future = await asyncio.to_thread(self._service.create_sampling_client, model_path=path)
                 client = await future
         except InvalidRequestError as error:
             raise UnknownPolicyError(f"{handle} is not served by the Tinker service: {error}") from error
         base, own = client.get_base_model(), self._settings.base_model or resolve(self._base_model).name
         if base != own:
             raise PolicyError(f"{handle} is of base model {base!r} at the Tinker service; base_model is {own!r}")
-        return Loaded(handle=handle, step=await self._step(handle, match["name"]), place=client)
+        step = _number(match["name"]) if stored is None else stored.step
+        return Loaded(handle=handle, step=step, place=client)
 
     async def unload(self, loaded: Loaded) -> None:
         """Nothing: sessions on paths end with the engine's own."""
@@ -95,11 +99,16 @@ class TinkerEngine:
                 tell(SampledToken(index=index, token=token, logprob=logprob))  # pyright: ignore[reportOptionalCall]
         return drawn
 
-    async def _step(self, handle: str, name: str) -> int:
+    def _stored(self, handle: str) -> tuple[Snapshot | None, str]:
+        """What the store says of a snapshot, if it holds it, and what the service calls it."""
         if self._store is not None:
-            try:
-                return (await asyncio.to_thread(self._store.get, handle)).step
-            except PolicyError:  # the service's own, which no store here holds
-                pass
-        number = _NUMBER.search(name)
-        return int(number[0]) if number else 0
+            with contextlib.suppress(UnknownPolicyError):  # the service's own, which no store here holds
+                stored = self._store.get(handle)
+                return stored, path_at_service(self._store, stored) or handle
+        return None, handle
+
+
+def _number(name: str) -> int:
+    """The number that a name ends in; 0 if it ends in none."""
+    found = _NUMBER.search(name)
+    return int(found[0]) if found else 0
