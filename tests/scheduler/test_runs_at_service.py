@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import json
+from argparse import Namespace
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from starlette.requests import HTTPConnection
 from tests.gateway.gateways import in_a_thread
 from tests.scheduler.silent_observer import Silent
 
+from tinker_actors.console.sample import sample_command
 from tinker_actors.errors import ConfigError
 from tinker_actors.gateway.caller import Caller
 from tinker_actors.gateway.refusals import RefusalError
@@ -114,7 +117,9 @@ def told(step: Mapping[str, float]) -> dict[str, float]:
     return {name: value for name, value in step.items() if not name.startswith(("seconds", "at_", "tokens_per"))}
 
 
-async def test_a_run_at_a_service_learns_as_one_that_trains_itself(tmp_path: Path, service: tuple[Any, str]):
+async def test_a_run_at_a_service_learns_as_one_that_trains_itself(
+    tmp_path: Path, service: tuple[Any, str], capsys: pytest.CaptureFixture[str]
+):
     _, url = service
     here = await play(configured(tmp_path, "here", "--kl.coefficient", "0.01"))
     there = await play(configured(tmp_path, "there", "--kl.coefficient", "0.01", *remote(url)))
@@ -127,6 +132,12 @@ async def test_a_run_at_a_service_learns_as_one_that_trains_itself(tmp_path: Pat
     }
     session = next(iter(kept)).split("/")[2].partition(":")[0]
     assert {path for path in stored(url) if session in path} == kept
+    options = {"image": [], "samples": 2, "max_tokens": 4, "temperature": 0.0, "top_p": 1.0, "top_k": -1, "seed": 1}
+    asked = Namespace(**options, run=str(tmp_path / "there"), prompt="go", snapshot=None, system=None)
+    assert await asyncio.to_thread(sample_command, asked) == 0
+    said = capsys.readouterr().out.split()
+    assert len(said) == 2
+    assert set(said[0]) <= set("abcdefgh")
 
 
 async def test_a_run_that_stopped_goes_on_at_the_service_as_if_it_had_not(tmp_path: Path, service: tuple[Any, str]):

@@ -19,7 +19,8 @@ from tinker_actors.errors import ConfigError, DataError, UnknownPolicyError
 from tinker_actors.models import load_renderer, load_tokenizer
 from tinker_actors.policies import Snapshot, SnapshotStore
 from tinker_actors.sampling import Sampler, SamplingParams
-from tinker_actors.scheduler import JobConfig, RunConfig, RunFolder
+from tinker_actors.sampling.backends import ServesSnapshots, TinkerSampler, TinkerSettings
+from tinker_actors.scheduler import InferenceConfig, JobConfig, RunConfig, RunFolder
 
 
 def sample_command(options: argparse.Namespace) -> int:
@@ -55,12 +56,7 @@ async def _talk(options: argparse.Namespace, params: SamplingParams, images: Seq
     renderer = load_renderer(load_tokenizer(config.model.name), config.model.chat_template)
     console = Console()
     async with Mesh() as mesh:
-        sampler = await mesh.spawn(
-            Sampler,
-            base_model=snapshot.base_model,
-            store=str(folder.policies),
-            context_length=config.model.context_length,
-        )
+        sampler = await _sampler(mesh, folder, config, snapshot)
         await sampler.refresh([snapshot.handle])
         agents = [
             PolicyAgent(
@@ -83,6 +79,21 @@ async def _talk(options: argparse.Namespace, params: SamplingParams, images: Seq
             action = await agents[0].act([*opening, Message(role="user", content=line.rstrip("\n"))])
             opening = []
             console.print(Text(action.text), soft_wrap=True)
+
+
+async def _sampler(mesh: Mesh, folder: RunFolder, config: JobConfig, snapshot: Snapshot) -> ServesSnapshots:
+    """What serves a run's snapshot: the service where it was trained, or this process."""
+    store, context_length = str(folder.policies), config.model.context_length
+    if not isinstance(config, InferenceConfig) and config.trainer.backend == "tinker":
+        place = config.trainer.tinker
+        settings = TinkerSettings(
+            url=place.url,
+            api_key_variable=place.api_key_variable,
+            base_model=place.base_model,
+            context_length=context_length,
+        )
+        return await mesh.spawn(TinkerSampler, base_model=snapshot.base_model, store=store, settings=settings)
+    return await mesh.spawn(Sampler, base_model=snapshot.base_model, store=store, context_length=context_length)
 
 
 def _snapshot(folder: RunFolder, config: JobConfig, handle: str | None) -> Snapshot:
