@@ -4,7 +4,7 @@ Most of the time of such an ask goes to waking threads: of both processes the lo
 kernel likes to put on whichever core sleeps. A process that goes on looking needs no waking, and by keeping its core it
 leaves the others to one that is awake: two thirds of the time, for half as much more processor time. Where other work
 wants the cores it keeps them from those that make the answer, and where the answer takes long it is in vain. So both
-ways are timed for each target, and that is taken which is faster; every 64 asks the other is tried again.
+ways are timed for each target, and that is taken which is faster; every 256 asks the other is tried again.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ if TYPE_CHECKING:
 BUSY_POLL = 0.0002
 """Seconds, where there is more than one core: twice what an answer takes that comes at once."""
 
-ROUND = 64  # asks, a power of two
-TRIED = 4  # of these, in the other way
-GAIN = 0.9  # of the time that an ask takes without looking
+ROUND = 256  # asks, a power of two
+TRIED = 32  # of these, in the other way
+SETTLED = 8  # asks after a change of the way, until the kernel has moved threads to where they stay
+GAIN = 0.95  # of the time that an ask takes without looking
 SHARE = 0.125  # of the newest time in the average
 
 
@@ -42,22 +43,26 @@ class Odds:
         asleep, looking: seconds that asks take on average without looking and with it; 0: not known yet.
     """
 
-    __slots__ = ("_asks", "asleep", "looking", "looks")
+    __slots__ = ("_asks", "_since", "asleep", "looking", "looks")
 
     def __init__(self) -> None:
-        self._asks = 0
+        self._asks = self._since = 0
         self.asleep = self.looking = 0.0
         self.looks = False
 
     def choose(self) -> bool:
         """Whether to look for the next answer."""
         is_faster = 0 < self.looking < GAIN * self.asleep
-        self.looks = is_faster != (self._asks & (ROUND - 1) < TRIED)
+        looks = is_faster != (self._asks & (ROUND - 1) < TRIED)
+        self._since = self._since + 1 if looks == self.looks else 0
+        self.looks = looks
         self._asks += 1
-        return self.looks
+        return looks
 
     def took(self, seconds: float) -> None:
         """What the last ask took; one that took much longer than others counts for no more than twice their time."""
+        if self._since < SETTLED:
+            return
         if self.looks:
             self.looking = _average(self.looking, seconds)
         else:
@@ -65,7 +70,9 @@ class Odds:
 
 
 def _average(average: float, newest: float) -> float:
-    return average + SHARE * (min(newest, 2 * average) - average) if average else newest
+    if not average or 2 * newest < average:  # the first asks find everything cold, and say little
+        return newest
+    return average + SHARE * (min(newest, 2 * average) - average)
 
 
 class Lookout:
