@@ -14,7 +14,7 @@ from rich.console import Console
 
 from tinker_actors.console.live import LiveView
 from tinker_actors.console.plain import PlainView
-from tinker_actors.console.signals import leave_at_once, until_done_or_signalled
+from tinker_actors.console.signals import leave_at_once, left_at_once_by_signals, until_done_or_signalled
 from tinker_actors.environments import Environment, load_environment
 from tinker_actors.errors import ConfigError
 from tinker_actors.scheduler import (
@@ -47,7 +47,8 @@ def run_command(target: str, overrides: Sequence[str], *, plain: bool, resume: b
         RunError: The run folder can't be used.
     """
     folder, config = _resume(target, overrides) if resume else _start(target, overrides)
-    program_of(config)  # loads it: a Ctrl-C ends that at once, whereas one on the loop would be heard only afterwards
+    with left_at_once_by_signals():  # one that came while the loop loads it would be heard only afterwards
+        program_of(config)
     console = Console()
     logging.basicConfig(
         filename=folder.log, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"

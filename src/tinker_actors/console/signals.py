@@ -6,7 +6,8 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from typing import Any, NoReturn
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -50,6 +51,24 @@ async def until_done_or_signalled(
         for number in SIGNALS:
             loop.remove_signal_handler(number)
     return received[0] if received else None
+
+
+@contextmanager
+def left_at_once_by_signals() -> Iterator[None]:
+    """In the block a signal ends the process there and then; for what comes before there is anything to clean up.
+
+    Native modules that are being loaded don't all survive the exception that Ctrl-C raises otherwise.
+    """
+    before = {number: signal.signal(number, _leave_by) for number in SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _leave_by(number: int, _frame: object) -> NoReturn:
+    leave_at_once(128 + number)
 
 
 def leave_at_once(code: int) -> NoReturn:
