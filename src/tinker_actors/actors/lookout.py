@@ -29,6 +29,10 @@ GAIN = 0.95  # of the time that an ask takes without looking
 SHARE = 0.125  # of the newest time in the average
 
 
+_yield: Callable[[], None] = getattr(os, "sched_yield", lambda: None)
+"""Lets a thread that waits for this core have it: it may be one that carries the answer."""
+
+
 def default_busy_poll() -> float:
     """How long a process that may use several cores looks, in seconds; with one core it would keep others from it."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -119,6 +123,7 @@ class Lookout:
     def _look(self) -> None:
         ask = self._for
         if ask is not None and not ask.done and len(self._pending) == 1:
+            _yield()
             self._read()
             if not ask.future.done() and perf_counter() < self._began + self._seconds:
                 self._loop.call_soon(self._look)
