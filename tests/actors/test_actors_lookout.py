@@ -57,7 +57,7 @@ def test_what_the_first_asks_took_is_forgotten_at_once() -> None:
 
 @dataclass
 class Target:
-    odds: Odds | None = None
+    odds: dict[str, Odds] | None = None
 
 
 @dataclass
@@ -91,7 +91,7 @@ def looking(at: int | None) -> tuple[Lookout, Inbound, Any]:
     out = Lookout(asyncio.get_running_loop(), 60.0, inbound.pending, inbound)
     ask: Any = Ask(Target())
     inbound.pending[1] = ask
-    out.begin(ask, ask.target, 0.0)
+    out.begin(ask, ask.target, "method", 0.0)
     return out, inbound, ask
 
 
@@ -104,7 +104,7 @@ async def test_an_answer_is_found_while_the_loop_goes_on_with_its_work(monkeypat
         turns += 1
     timed: list[float] = []
     monkeypatch.setattr(Odds, "took", lambda _, seconds: timed.append(seconds))
-    out.end(ask, ask.target)
+    out.end(ask)
     await asyncio.sleep(0)
     assert turns >= 10
     assert inbound.looked == 10

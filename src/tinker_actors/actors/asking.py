@@ -68,12 +68,12 @@ def asker(exchange: Exchange) -> Ask:
             else:
                 pending.bucket = timer.add(future, due, (target.address.name, method))
         if is_alone and pending.sent:
-            lookout.begin(pending, target, began)
+            lookout.begin(pending, target, method, began)
         try:
             return await future
         finally:
             if is_alone:
-                lookout.end(pending, target)
+                lookout.end(pending)
             if pending.bucket is not None:
                 pending.bucket.pop(future, None)
             if not pending.done:

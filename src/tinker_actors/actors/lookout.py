@@ -4,7 +4,7 @@ Most of the time of such an ask goes to waking threads: of both processes the lo
 kernel likes to put on whichever core sleeps. A process that goes on looking needs no waking, and by keeping its core it
 leaves the others to one that is awake: two thirds of the time, for half as much more processor time. Where other work
 wants the cores it keeps them from those that make the answer, and where the answer takes long it is in vain. So both
-ways are timed for each target, and that is taken which is faster; every 256 asks the other is tried again.
+ways are timed for each target and method, and that is taken which is faster; every 256 asks the other is tried again.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def default_busy_poll() -> float:
 
 
 class Odds:
-    """What asks to one target take.
+    """What asks for one method of a target take.
 
     Attributes:
         looks: whether the ask under way is looked for.
@@ -97,28 +97,32 @@ class Lookout:
         self._pending = pending
         self._read = read
         self._for: PendingAsk | None = None
+        self._odds = Odds()
         self._began = 0.0
         self._is_looking = False
 
-    def begin(self, ask: PendingAsk, target: RemoteTarget, began: float) -> None:
+    def begin(self, ask: PendingAsk, target: RemoteTarget, method: str, began: float) -> None:
         """An ask that is alone has been sent, since `began`; `end` must follow."""
         if self._seconds == 0:
             return
-        odds = target.odds
+        if target.odds is None:
+            target.odds = {}
+        odds = target.odds.get(method)
         if odds is None:
-            odds = target.odds = Odds()
+            odds = target.odds[method] = Odds()
         self._for = ask
+        self._odds = odds
         self._began = began
         if odds.choose() and not self._is_looking:
             self._is_looking = True
             self._loop.call_soon(self._look)
 
-    def end(self, ask: PendingAsk, target: RemoteTarget) -> None:
+    def end(self, ask: PendingAsk) -> None:
         """Whoever asked goes on, with an answer or without."""
         if self._for is ask:
             self._for = None
-            if ask.done and not self._pending and target.odds is not None:
-                target.odds.took(perf_counter() - self._began)
+            if ask.done and not self._pending:
+                self._odds.took(perf_counter() - self._began)
 
     def _look(self) -> None:
         ask = self._for

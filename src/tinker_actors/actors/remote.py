@@ -34,7 +34,7 @@ class RemoteTarget:
     Attributes:
         index, actor, mailbox: the parts of its address that every ask needs.
         outstanding, bytes: messages that the target has not answered, and their size.
-        odds: what a `Lookout` knows of it.
+        odds: what a `Lookout` knows of its methods.
         backlog: what waits for room.
     """
 
@@ -58,7 +58,7 @@ class RemoteTarget:
         self.index, self.actor, self.mailbox = address.node, address.id, address.mailbox
         self.outstanding = 0
         self.bytes = 0
-        self.odds: Odds | None = None
+        self.odds: dict[str, Odds] | None = None
         self.backlog: deque[tuple[Pending, bytes, Sequence[Frame]]] = deque()
         self._tells: deque[int] = deque()  # bytes of those that are not confirmed
 
