@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib
 import logging
 from collections.abc import Awaitable, Sequence
 from typing import Any
@@ -43,10 +44,9 @@ class RayPlacement:
         self, *, imports: Sequence[str] | None = None, address: str | None = None, retries: int = 3, **options: Any
     ) -> None:
         try:
-            import ray
+            self._ray: Any = importlib.import_module("ray")
         except ImportError:
             raise ConfigError("a RayPlacement needs the package ray: pip install 'tinker-actors[ray]'") from None
-        self._ray: Any = ray
         self._imports = None if imports is None else list(imports)
         self._address = address
         self._options = {"num_cpus": 1, **options, "max_retries": retries}
