@@ -103,7 +103,8 @@ async def run(tmp_path: Path, *overrides: str) -> tuple[list[dict[str, Any]], li
 
 
 async def test_updates_take_place_while_later_rollouts_are_under_way(tmp_path: Path):
-    steps, episodes = await run(tmp_path, "--rollouts.submit-ahead", "1")
+    # an answer takes longer than what a busy machine needs from a rollout's begin to the update beside it
+    steps, episodes = await run(tmp_path, "--rollouts.submit-ahead", "1", "--environment.options", "{latency = 1.5}")
     for before, after in pairwise(steps):
         assert after["at_rollout_begin"] < before["at_update_begin"]
         assert after["seconds_ahead"] > 0
