@@ -13,13 +13,13 @@ def lazy_names(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
 
     Args:
         package: The package, as its `__name__`.
-        homes: For each name the module under the package that defines it.
+        homes: For each name the module under the package that defines it; one beside the package begins with a dot.
     """
 
     def resolve(name: str) -> Any:
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        value = getattr(import_module(f"{package}.{homes[name]}"), name)
+        value = getattr(import_module(f".{homes[name]}", package), name)
         setattr(sys.modules[package], name, value)
         return value
 

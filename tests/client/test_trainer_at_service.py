@@ -12,8 +12,6 @@ import pytest
 from tests.gateway.gateways import served
 
 from tinker_actors.actors import Mesh
-from tinker_actors.client.trainer import TinkerTrainer
-from tinker_actors.client.trainer_settings import TinkerTrainerSettings
 from tinker_actors.data import Datum, EpisodeEnd, ModelInput, Trajectory, rl_datums, turns_from_prompts
 from tinker_actors.errors import ConfigError, PolicyError, UnknownPolicyError
 from tinker_actors.gateway.gateway import Gateway
@@ -23,6 +21,8 @@ from tinker_actors.policies import PolicySpec, SnapshotStore
 from tinker_actors.policies.at_service import path_at_service
 from tinker_actors.sampling import InvalidRequestError, SamplingParams, SamplingRequest
 from tinker_actors.sampling.backends import TinkerSampler, TinkerSettings
+from tinker_actors.services.trainer import TinkerTrainer
+from tinker_actors.services.trainer_settings import TinkerTrainerSettings
 from tinker_actors.training import (
     Adam8bitParams,
     AdamParams,

@@ -10,20 +10,20 @@ from typing import TYPE_CHECKING
 from tinker_actors.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from tinker_actors.client.contract import Capabilities, ModelInfo, Saved, SupportedModel
-    from tinker_actors.client.futures import ApiFuture
     from tinker_actors.client.sampling import SamplingClient
     from tinker_actors.client.service import ServiceClient
     from tinker_actors.client.training import TrainingClient
+    from tinker_actors.services.contract import Capabilities, ModelInfo, Saved, SupportedModel
+    from tinker_actors.services.futures import ApiFuture
 
 _HOME_OF = {
-    "ApiFuture": "futures",
-    "Capabilities": "contract",
-    "ModelInfo": "contract",
+    "ApiFuture": ".services.futures",
+    "Capabilities": ".services.contract",
+    "ModelInfo": ".services.contract",
     "SamplingClient": "sampling",
-    "Saved": "contract",
+    "Saved": ".services.contract",
     "ServiceClient": "service",
-    "SupportedModel": "contract",
+    "SupportedModel": ".services.contract",
     "TrainingClient": "training",
 }
 

@@ -10,7 +10,6 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
-from tinker_actors.client.contract import Capabilities, NewModel, SupportedModel
 from tinker_actors.client.joint import JointPasses
 from tinker_actors.client.local_sampling import LocalSamples
 from tinker_actors.client.local_training import LocalTraining
@@ -21,6 +20,7 @@ from tinker_actors.gateway.record_kinds import ModelRecord, SessionRecord
 from tinker_actors.gateway.runtime import Runtime, ServedModel
 from tinker_actors.gateway.tinker.models import ALPHA
 from tinker_actors.policies import PolicySpec, Role
+from tinker_actors.services.contract import Capabilities, NewModel, SupportedModel
 
 
 class LocalService:

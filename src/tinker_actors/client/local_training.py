@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from tinker_actors.client.contract import ModelInfo
 from tinker_actors.client.joint import JointPasses
 from tinker_actors.client.local_sampling import LocalSamples, single
 from tinker_actors.data import Datum
@@ -23,6 +22,7 @@ from tinker_actors.gateway.tinker.metric_names import named_metrics
 from tinker_actors.models.catalogue import load_tokenizer
 from tinker_actors.models.tokenizer import Tokenizer
 from tinker_actors.policies import SnapshotStore
+from tinker_actors.services.contract import ModelInfo
 from tinker_actors.training.contract import AdamParams, ForwardBackwardResult, LossConfig, OptimStepResult
 from tinker_actors.training.custom import forward_backward_custom
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tinker_actors.client.contract import Samples
-from tinker_actors.client.futures import ApiFuture, LoopThread
 from tinker_actors.data import ModelInput
 from tinker_actors.models.tokenizer import Tokenizer
 from tinker_actors.sampling.requests import SamplingParams, SamplingReply
+from tinker_actors.services.contract import Samples
+from tinker_actors.services.futures import ApiFuture, LoopThread
 
 
 class SamplingClient:

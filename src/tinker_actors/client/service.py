@@ -8,11 +8,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from tinker_actors.client.contract import Capabilities, NewModel, Service
-from tinker_actors.client.futures import ApiFuture, LoopThread
 from tinker_actors.client.sampling import SamplingClient
 from tinker_actors.client.training import TrainingClient
 from tinker_actors.errors import ConfigError
+from tinker_actors.services.contract import Capabilities, NewModel, Service
+from tinker_actors.services.futures import ApiFuture, LoopThread
 
 if TYPE_CHECKING:
     from tinker_actors.gateway.runtime import ServedModel
@@ -49,7 +49,7 @@ class ServiceClient:
         tokenizers: Mapping[str, str] | None = None,
         takes_masks: bool | None = None,
     ) -> None:
-        from tinker_actors.client.remote import RemoteService
+        from tinker_actors.services.remote import RemoteService
 
         self._begin(RemoteService(base_url, api_key, tokenizers=tokenizers or {}, takes_masks=takes_masks))
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tinker_actors.client.contract import ModelInfo, Saved, Trains
-from tinker_actors.client.futures import ApiFuture, LoopThread
 from tinker_actors.client.sampling import SamplingClient
 from tinker_actors.data import Datum
 from tinker_actors.errors import ConfigError
 from tinker_actors.models.tokenizer import Tokenizer
+from tinker_actors.services.contract import ModelInfo, Saved, Trains
+from tinker_actors.services.futures import ApiFuture, LoopThread
 from tinker_actors.training.contract import AdamParams, ForwardBackwardResult, LossConfig, LossName, OptimStepResult
 
 if TYPE_CHECKING:

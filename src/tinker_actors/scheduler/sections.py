@@ -7,9 +7,9 @@ from typing import Annotated, Any, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from tinker_actors.client.trainer_settings import TinkerTrainerSettings
 from tinker_actors.policies import Retention, Role
 from tinker_actors.scheduler.devices import DeviceName
+from tinker_actors.services.trainer_settings import TinkerTrainerSettings
 from tinker_actors.training import AdamParams, OptimizerName
 from tinker_actors.training.optimizer_params import params_class
 from tinker_actors.training.schedules import Schedule, scheduled

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, cast
 
 from tinker_actors.actors import Mesh
-from tinker_actors.client.trainer_settings import new_model
 from tinker_actors.errors import ConfigError, TinkerActorsError
 from tinker_actors.policies import PolicySpec, SnapshotStore
 from tinker_actors.policies.at_service import path_at_service
+from tinker_actors.services.trainer_settings import new_model
 from tinker_actors.training import TrainsPolicies
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ async def spawn_trainer(
         device: Where it computes, if here.
     """
     if trainer.backend == "tinker":
-        from tinker_actors.client.trainer import TinkerTrainer
+        from tinker_actors.services.trainer import TinkerTrainer
 
         return await mesh.spawn(TinkerTrainer, base_model=base_model, store=store, settings=trainer.tinker, node=0)
     from tinker_actors.training import Trainer
@@ -49,7 +49,7 @@ def check_place(trainer: OptimizerSection, model: ModelSection) -> None:
     """
     if trainer.backend != "tinker":
         return
-    from tinker_actors.client.reaching import check_service
+    from tinker_actors.services.reaching import check_service
 
     check_service(trainer.tinker, model.name)
 

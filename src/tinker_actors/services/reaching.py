@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from tinker_actors.client.trainer_settings import TinkerTrainerSettings
 from tinker_actors.errors import ConfigError
 from tinker_actors.models.catalogue import resolve
 from tinker_actors.sampling.backends.tinker_wire import official_client
+from tinker_actors.services.trainer_settings import TinkerTrainerSettings
 
 _PATIENCE = 10.0
 """Seconds for the answer."""

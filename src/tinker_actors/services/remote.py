@@ -10,8 +10,6 @@ import urllib.parse
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from tinker_actors.client.contract import Capabilities, ModelInfo, NewModel, SupportedModel
-from tinker_actors.client.wire import adam_of, datum_of, result_of, settings_of
 from tinker_actors.data import Datum, ModelInput
 from tinker_actors.errors import ConfigError, DataError, ModelError
 from tinker_actors.models.catalogue import load_tokenizer
@@ -19,6 +17,8 @@ from tinker_actors.models.tokenizer import Tokenizer
 from tinker_actors.sampling.backends.endings import Endings
 from tinker_actors.sampling.backends.tinker_wire import ask, check, errors, official_client
 from tinker_actors.sampling.requests import SamplingParams, SamplingReply, SamplingRequest
+from tinker_actors.services.contract import Capabilities, ModelInfo, NewModel, SupportedModel
+from tinker_actors.services.wire import adam_of, datum_of, result_of, settings_of
 from tinker_actors.training.contract import AdamParams, ForwardBackwardResult, LossConfig, OptimStepResult
 
 if TYPE_CHECKING:

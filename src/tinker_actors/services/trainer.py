@@ -12,17 +12,17 @@ from functools import partial
 from typing import Any, TypeVar
 
 from tinker_actors.actors import Actor
-from tinker_actors.client.batches import computed_here, result_here, sendable
-from tinker_actors.client.futures import LoopThread
-from tinker_actors.client.reaching import check_service
-from tinker_actors.client.remote import RemoteService, RemoteTraining
-from tinker_actors.client.trainer_settings import TinkerTrainerSettings, new_model
 from tinker_actors.data import Datum
 from tinker_actors.errors import ConfigError, PolicyError, SamplingError, UnknownPolicyError
 from tinker_actors.models.catalogue import resolve
 from tinker_actors.policies import Handle, HandleKind, PolicySpec, Snapshot, SnapshotStore
 from tinker_actors.policies.at_service import path_at_service, write_path
 from tinker_actors.policies.handles import check_id
+from tinker_actors.services.batches import computed_here, result_here, sendable
+from tinker_actors.services.futures import LoopThread
+from tinker_actors.services.reaching import check_service
+from tinker_actors.services.remote import RemoteService, RemoteTraining
+from tinker_actors.services.trainer_settings import TinkerTrainerSettings, new_model
 from tinker_actors.training.contract import AdamParams, ForwardBackwardResult, LossConfig, OptimStepResult
 from tinker_actors.training.custom_loss import SUPERVISED_PASS, scorable
 

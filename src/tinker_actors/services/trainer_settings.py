@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from tinker_actors.client.contract import NewModel
 from tinker_actors.errors import ConfigError
 from tinker_actors.policies import PolicySpec, Role
 from tinker_actors.sampling.backends.settings import ServiceSettings
+from tinker_actors.services.contract import NewModel
 
 ALPHA = 32.0
 """LoRA's alpha, which the protocol has no field for: services scale adapters by 32 / rank."""
