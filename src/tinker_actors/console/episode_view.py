@@ -19,10 +19,10 @@ from tinker_actors.console.colouring import (
     legend,
     logprob_style,
 )
-from tinker_actors.console.pieces import Piece, pieces
 from tinker_actors.environments.halfblocks import half_blocks, shades
 from tinker_actors.environments.visible import visible
 from tinker_actors.errors import DataError
+from tinker_actors.models.pieces import Piece, pieces
 from tinker_actors.models.tokenizer import Tokenizer
 from tinker_actors.rollouts.pictures import unpacked
 

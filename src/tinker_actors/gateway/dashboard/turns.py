@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from tinker_actors.console.pieces import Piece, pieces
+from tinker_actors.models.pieces import Piece, pieces
 from tinker_actors.models.tokenizer import Tokenizer
 
 TURNS = 40

@@ -10,8 +10,8 @@ from tokenizers.decoders import Metaspace as MetaspaceDecoder
 from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
 
-from tinker_actors.console.pieces import pieces
 from tinker_actors.models import load_tokenizer
+from tinker_actors.models.pieces import pieces
 from tinker_actors.models.tokenizer import Tokenizer
 
 
