@@ -2,7 +2,7 @@
 
 import asyncio
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from zoo import Counter
@@ -80,7 +80,7 @@ class Inbound:
         self.at, self.looked = at, 0
         self.pending: dict[int, Any] = {}
 
-    def __call__(self) -> None:
+    def read(self) -> None:
         self.looked += 1
         if self.looked == self.at:
             self.pending.pop(1).answer()
@@ -88,7 +88,8 @@ class Inbound:
 
 def looking(at: int | None) -> tuple[Lookout, Inbound, Any]:
     inbound = Inbound(at)
-    out = Lookout(asyncio.get_running_loop(), 60.0, inbound.pending, inbound)
+    out = Lookout(asyncio.get_running_loop(), 60.0, inbound.pending)
+    out.inbounds.append(cast(Any, inbound))
     ask: Any = Ask(Target())
     inbound.pending[1] = ask
     out.begin(ask, ask.target, "method", 0.0)
@@ -129,6 +130,22 @@ async def test_looking_ends(end: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(5):
         await asyncio.sleep(0)
     assert inbound.looked <= 6
+
+
+async def test_an_ask_that_is_to_be_slept_for_is_not_looked_for_because_one_before_it_was(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(lookout, "perf_counter", lambda: 0.0)
+    out, inbound, ask = looking(at=None)
+    inbound.pending.pop(1).answer()  # noticed by the loop before the first look
+    out.end(ask)
+    monkeypatch.setattr(Odds, "choose", lambda odds: setattr(odds, "looks", False))
+    other: Any = Ask(ask.target)
+    inbound.pending[2] = other
+    out.begin(other, other.target, "method", 0.0)
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert inbound.looked == 0
 
 
 async def test_one_core_or_a_mesh_that_does_not_want_it_never_looks(monkeypatch: pytest.MonkeyPatch) -> None:

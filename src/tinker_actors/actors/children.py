@@ -133,7 +133,7 @@ class Children:
             "count": self._node.count,
             "max_message": self._node.exchange.max_message,
             "shared_memory": self._node.exchange.bulk.limit,
-            "busy_poll": self._node.exchange.busy_poll,
+            "busy_poll": self._node.exchange.lookout.seconds,
             "thresholds": dataclasses.asdict(self._node.thresholds),
             "url": f"ipc://{self._folder}/{name}",
             "parent_url": self._node.exchange.url,

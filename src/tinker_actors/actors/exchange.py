@@ -15,14 +15,13 @@ from tinker_actors.actors.codec import Frame
 from tinker_actors.actors.deadlines import FarDeadlines
 from tinker_actors.actors.envelope import ASK, REPLY
 from tinker_actors.actors.errors import CodecError, NodeDiedError, UnroutableError
-from tinker_actors.actors.lookout import Lookout, default_busy_poll
+from tinker_actors.actors.lookout import Lookout
 from tinker_actors.actors.peer import Peer, PeerTable
 from tinker_actors.actors.serving import Serving
 
 if TYPE_CHECKING:
     import zmq
 
-    from tinker_actors.actors.link import Inbound
     from tinker_actors.actors.node import Node
     from tinker_actors.actors.pending import Pending
     from tinker_actors.actors.remote import RemoteTarget
@@ -52,18 +51,16 @@ class Exchange(PeerTable):
         self.greeted: Callable[[int, int, str, str | None], bool] | None = None
         self.next_id = itertools.count(1).__next__
         self.last_inbound = 0
-        self.busy_poll = default_busy_poll() if busy_poll is None else busy_poll
-        self.lookout = Lookout(self.loop, self.busy_poll, self.pending, self._read_ahead)
+        self.lookout = Lookout(self.loop, busy_poll, self.pending)
         self.ask = asker(self)
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None
-        self._inbound: Inbound | None = None
 
     def listen(self, url: str) -> None:
         """Bind the inbound socket."""
         from tinker_actors.actors.link import Inbound
 
         self.url = url
-        self._inbound = Inbound(self.context, self.loop, url, self.max_message, self.receive)
+        self.lookout.inbounds.append(Inbound(self.context, self.loop, url, self.max_message, self.receive))
 
     @property
     def context(self) -> zmq.Context[zmq.Socket[bytes]]:
@@ -95,8 +92,8 @@ class Exchange(PeerTable):
                 peer.wire.close(linger)
         if self.network is not None:
             self.network.close()
-        if self._inbound is not None:
-            self._inbound.close()
+        for inbound in self.lookout.inbounds:
+            inbound.close()
         if self._context is not None:
             self._context.destroy()
 
@@ -236,12 +233,6 @@ class Exchange(PeerTable):
         peer.serving.close()
 
     # Receiving
-
-    def _read_ahead(self) -> None:
-        if self._inbound is not None:
-            self._inbound.read()
-        if self.network is not None:
-            self.network.read()
 
     def receive(self, identity: bytes, data: bytes, frames: Sequence[Frame]) -> None:
         is_large = bool(frames) or data.startswith(envelope.LED)

@@ -16,6 +16,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from tinker_actors.actors.link import Inbound
     from tinker_actors.actors.pending import PendingAsk
     from tinker_actors.actors.remote import RemoteTarget
 
@@ -84,18 +85,19 @@ class Lookout:
 
     Args:
         loop: The loop.
-        seconds: How long it looks for an answer; 0 for not at all.
+        seconds: How long it looks for an answer; 0 for not at all, None for what suits the number of cores.
         pending: What the process waits for from others.
-        read: Reads what has come.
+
+    Attributes:
+        seconds: how long it looks.
+        inbounds: where it looks.
     """
 
-    def __init__(
-        self, loop: asyncio.AbstractEventLoop, seconds: float, pending: Sized, read: Callable[[], None]
-    ) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, seconds: float | None, pending: Sized) -> None:
         self._loop = loop
-        self._seconds = seconds
+        self.seconds = default_busy_poll() if seconds is None else seconds
+        self.inbounds: list[Inbound] = []
         self._pending = pending
-        self._read = read
         self._for: PendingAsk | None = None
         self._odds = Odds()
         self._began = 0.0
@@ -103,7 +105,7 @@ class Lookout:
 
     def begin(self, ask: PendingAsk, target: RemoteTarget, method: str, began: float) -> None:
         """An ask that is alone has been sent, since `began`; `end` must follow."""
-        if self._seconds == 0:
+        if self.seconds == 0:
             return
         if target.odds is None:
             target.odds = {}
@@ -126,10 +128,11 @@ class Lookout:
 
     def _look(self) -> None:
         ask = self._for
-        if ask is not None and not ask.done and len(self._pending) == 1:
+        if ask is not None and self._odds.looks and not ask.done and len(self._pending) == 1:
             _yield()
-            self._read()
-            if not ask.future.done() and perf_counter() < self._began + self._seconds:
+            for inbound in self.inbounds:
+                inbound.read()
+            if not ask.future.done() and perf_counter() < self._began + self.seconds:
                 self._loop.call_soon(self._look)
                 return
         self._is_looking = False

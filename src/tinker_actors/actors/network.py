@@ -150,13 +150,9 @@ class Network:
             self._receive,
             configure,
         )
+        exchange.lookout.inbounds.append(inbound)
         self.url = inbound.url
         return Endpoint.parse(inbound.url)
-
-    def read(self) -> None:
-        """Take in what has come without waiting for the loop to notice."""
-        if self._inbound is not None:
-            self._inbound.read()
 
     def close(self) -> None:
         """Stop listening."""
