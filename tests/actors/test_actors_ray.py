@@ -49,7 +49,7 @@ class Ray:
                     try:
                         (self.instead or function)(*args)
                         ended.set_result(None)
-                    except Exception as error:
+                    except Exception as error:  # as a task's error reaches whoever waits for it
                         ended.set_exception(error)
 
                 self.threads.append(threading.Thread(target=work, daemon=True))

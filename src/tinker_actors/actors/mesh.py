@@ -73,7 +73,7 @@ class Mesh(MeshView):
             to see whether they wait for each other; None: never.
 
     Raises:
-        ConfigError: `listen` is no address, or needs keys.
+        ConfigError: `listen` is no address, or needs keys; or it or `keys` is given beside a placement.
     """
 
     def __init__(
@@ -109,15 +109,8 @@ class Mesh(MeshView):
         if busy_poll is not None and not 0 <= busy_poll <= 0.01:
             raise ValueError(f"busy_poll is a time in seconds from 0 to 0.01, got {busy_poll}")
         super().__init__(None, None)
-        if placement is not None and (listen is not None or keys is not None):
-            raise ConfigError("a mesh with a placement listens with keys of its own; leave listen and keys out")
         self._placement = placement
-        self._listen = None if listen is None else Endpoint.parse(listen)
-        if self._listen is not None and keys is None and not self._listen.is_loopback:
-            raise ConfigError(
-                f"{listen} can be reached from other hosts: listening there needs keys (`keys=`, see "
-                "`tinker-actors keys mesh`); without keys listen on 127.0.0.1"
-            )
+        self._listen = _checked(listen, keys, placement)
         self._keys = keys
         self._ping = ping
         self._patience = patience
@@ -362,3 +355,16 @@ class Mesh(MeshView):
                     self._folder.remove()
                 if tasks:
                     await asyncio.wait(tasks, timeout=1.0)
+
+
+def _checked(listen: str | None, keys: Keys | None, placement: Placement | None) -> Endpoint | None:
+    """Where to listen."""
+    if placement is not None and (listen is not None or keys is not None):
+        raise ConfigError("a mesh with a placement listens with keys of its own; leave listen and keys out")
+    endpoint = None if listen is None else Endpoint.parse(listen)
+    if endpoint is not None and keys is None and not endpoint.is_loopback:
+        raise ConfigError(
+            f"{listen} can be reached from other hosts: listening there needs keys (`keys=`, see "
+            "`tinker-actors keys mesh`); without keys listen on 127.0.0.1"
+        )
+    return endpoint

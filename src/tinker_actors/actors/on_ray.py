@@ -73,14 +73,8 @@ class RayPlacement:
         """See `Placement`."""
         assert self._keys is not None
         waiting = asyncio.ensure_future(joined)
-        task = self._ray.remote(**self._options)(serve_node)
-        for number in range(1, count + 1):
-            name = f"ray-{number}"
-            node = task.options(name=name).remote(url, self._keys.as_config(), name, self._imports, patience)
-            ended: asyncio.Future[None] = asyncio.wrap_future(node.future())
-            ended.add_done_callback(lambda ended, name=name: self._ended(name, ended))
-            self._nodes[name] = node, ended
         try:
+            self._submit(url, self._keys, count, patience)
             await asyncio.wait(
                 [waiting, *(ended for _, ended in self._nodes.values())], return_when=asyncio.FIRST_COMPLETED
             )
@@ -91,6 +85,15 @@ class RayPlacement:
             await waiting
         finally:
             waiting.cancel()
+
+    def _submit(self, url: str, keys: Keys, count: int, patience: float) -> None:
+        task = self._ray.remote(**self._options)(serve_node)
+        for number in range(1, count + 1):
+            name = f"ray-{number}"
+            node = task.options(name=name).remote(url, keys.as_config(), name, self._imports, patience)
+            ended: asyncio.Future[None] = asyncio.wrap_future(node.future())
+            ended.add_done_callback(lambda ended, name=name: self._ended(name, ended))
+            self._nodes[name] = node, ended
 
     async def close(self) -> None:
         """See `Placement`."""

@@ -145,7 +145,7 @@ class FamilyRenderer:
             yield
         except ModelError:
             raise
-        except Exception as error:
+        except Exception as error:  # the boundary of the package, which has no errors of its own
             why = " ".join(str(error).split())
             raise ModelError(f"{what} (package renderers, family {self._family!r}): {why}") from error
 

@@ -103,10 +103,6 @@ def check_run(config: RunConfig, learners: Mapping[str, LearnerSettings]) -> Non
             f"trainer.backend is 'tinker' and sampler.backend is {config.sampler.backend!r}, which can't have weights "
             "that are trained at a service; sampler.backend 'tinker' is needed"
         )
-    if config.warmup.method == "full":
-        raise ValueError(
-            "warmup.method is 'full', which makes a base model that no service has; 'lora' or 'none' is needed"
-        )
     _check_temperature("rollouts", config.rollouts.temperature)
     for table, seats in (("seats", config.seats), ("evaluation.seats", config.evaluation.seats)):
         for seat, section in seats.items():

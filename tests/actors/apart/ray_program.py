@@ -5,17 +5,16 @@ import os
 import signal
 import sys
 
-import ray_zoo
+from zoo import Counter
 
 from tinker_actors.actors import Mesh, RayPlacement, Restarted, RestartPolicy
 
 
 async def main() -> None:
-    placement = RayPlacement(imports=["ray_zoo"], num_cpus=0.5)
+    placement = RayPlacement(imports=["zoo"], num_cpus=0.5)
     async with Mesh(nodes=3, placement=placement, start_timeout=240, ping=0.5) as mesh:
         counters = [
-            await mesh.spawn(ray_zoo.Counter, node=node, restart=RestartPolicy.on_failure(backoff=0.0))
-            for node in (1, 2)
+            await mesh.spawn(Counter, node=node, restart=RestartPolicy.on_failure(backoff=0.0)) for node in (1, 2)
         ]
         assert [await counter.add(2) for counter in counters] == [2, 2]
         pids = [await counter.pid() for counter in counters]

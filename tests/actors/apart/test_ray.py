@@ -15,7 +15,7 @@ HERE = Path(__file__).parent
 
 
 def test_nodes_run_in_a_cluster_and_one_whose_worker_is_killed_is_started_again():
-    path = os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")])
+    path = os.pathsep.join([str(HERE.parent), os.environ.get("PYTHONPATH", "")])
     ended = subprocess.run(
         [sys.executable, str(HERE / "ray_program.py")],
         env={**os.environ, "PYTHONPATH": path},

@@ -121,9 +121,7 @@ async def _hand_over_its(gateway: Gateway, scheduler: Scheduler, job: Job) -> No
             await hand_over_last(gateway, job, JobFolder(Path(await scheduler.folder(job.id))))
         except UnknownJobError:  # it was deleted, and this done before
             return
-        # the boundary of a background task: one job's trouble, such as a full disk, is no other's; the next service
-        # tries again
-        except Exception:
+        except Exception:  # the boundary of a background task: a full disk, say; the next service tries again
             logger.exception("job %s: what it made can't be taken over", job.id)
 
 
