@@ -4,6 +4,8 @@ environments that have other packages.
 
 import os
 
+import pytest
+
 collect_ignore_glob = ["tests/*/conftest.py", "tests/gateway/cookbook/write_play.py"]
 
 # The tests start hundreds of processes, and compiling the package takes longer than all else about starting one: what
@@ -13,3 +15,14 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # Set before torch is loaded, for the processes that tests start too: what they compute is tiny, and two threads that
 # meet after each operation take longer than one, above all where other work has the processors as well.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The official client leaves connections open by which it asked for its configuration."""
+    left = pytest.mark.filterwarnings(
+        "ignore:Exception ignored in. <socket:pytest.PytestUnraisableExceptionWarning",
+        "ignore:Exception ignored in. <function _SelectorTransport:pytest.PytestUnraisableExceptionWarning",
+    )
+    for item in items:
+        if item.get_closest_marker("sdk") is not None:
+            item.add_marker(left)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -23,21 +22,7 @@ from tinker_actors.training import AdamParams, LossConfig
 
 pytest.importorskip("tinker")
 
-pytestmark = [
-    pytest.mark.sdk,
-    # the official client leaves the connections open by which it asked for its configuration
-    pytest.mark.filterwarnings(
-        "ignore:Exception ignored in. <socket:pytest.PytestUnraisableExceptionWarning",
-        "ignore:Exception ignored in. <function _SelectorTransport:pytest.PytestUnraisableExceptionWarning",
-    ),
-]
-
-
-@pytest.fixture(autouse=True)
-def collected():
-    """What the official client leaves is collected here, where its warnings are expected, and in no other test."""
-    yield
-    gc.collect()
+pytestmark = pytest.mark.sdk
 
 
 MODEL = "tiny-llama"

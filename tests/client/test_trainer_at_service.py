@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -34,14 +33,7 @@ from tinker_actors.training import (
 
 pytest.importorskip("tinker")
 
-pytestmark = [
-    pytest.mark.sdk,
-    # the official client leaves the connections open by which it asked for its configuration
-    pytest.mark.filterwarnings(
-        "ignore:Exception ignored in. <socket:pytest.PytestUnraisableExceptionWarning",
-        "ignore:Exception ignored in. <function _SelectorTransport:pytest.PytestUnraisableExceptionWarning",
-    ),
-]
+pytestmark = pytest.mark.sdk
 
 MODEL = "tiny-llama"
 TOKENIZER = load_tokenizer(MODEL)
@@ -49,13 +41,6 @@ SERVED = ServedModel(name=MODEL, sampler={"kv_memory": 2**24})
 SPEC = PolicySpec(base_model=MODEL, rank=4, seed=3, name="p")
 STEP = AdamParams(learning_rate=5e-3, grad_clip_norm=1.0)
 LOSS = LossConfig(name="ppo")
-
-
-@pytest.fixture(autouse=True)
-def collected():
-    """What the official client leaves is collected here, where its warnings are expected, and in no other test."""
-    yield
-    gc.collect()
 
 
 @pytest.fixture(autouse=True)

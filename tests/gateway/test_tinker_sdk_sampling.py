@@ -25,14 +25,7 @@ from tinker_actors.gateway.gateway import Gateway
 from tinker_actors.policies import SnapshotStore
 from tinker_actors.sampling import Sampler, SamplingParams, SamplingReply, SamplingRequest
 
-pytestmark = [
-    pytest.mark.sdk,
-    # the client leaves the connections open by which it asked for its configuration
-    pytest.mark.filterwarnings(
-        "ignore:Exception ignored in. <socket:pytest.PytestUnraisableExceptionWarning",
-        "ignore:Exception ignored in. <function _SelectorTransport:pytest.PytestUnraisableExceptionWarning",
-    ),
-]
+pytestmark = pytest.mark.sdk
 
 PROMPT = (5, 6, 7, 8)
 INPUT = types.ModelInput.from_ints(list(PROMPT))

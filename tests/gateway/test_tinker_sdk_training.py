@@ -18,14 +18,7 @@ from tinker_actors.gateway.tinker.options import TinkerOptions
 from tinker_actors.policies import PolicySpec
 from tinker_actors.training import AdamParams, LossConfig, TrainingEngine
 
-pytestmark = [
-    pytest.mark.sdk,
-    # the client leaves the connections open by which it asked for its configuration
-    pytest.mark.filterwarnings(
-        "ignore:Exception ignored in. <socket:pytest.PytestUnraisableExceptionWarning",
-        "ignore:Exception ignored in. <function _SelectorTransport:pytest.PytestUnraisableExceptionWarning",
-    ),
-]
+pytestmark = pytest.mark.sdk
 
 LINES = [[1, 5, 9, 7, 3, 4, 8], [1, 6, 2, 7, 3]]
 STEP = types.AdamParams(learning_rate=1e-2, weight_decay=0.01, grad_clip_norm=5.0)

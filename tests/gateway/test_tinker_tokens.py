@@ -199,10 +199,6 @@ async def test_copies_are_made_with_a_lent_credential_and_told_to_the_owner(keye
 
 
 @pytest.mark.sdk
-@pytest.mark.filterwarnings(
-    "ignore:Exception ignored in. <socket:pytest.PytestUnraisableExceptionWarning",
-    "ignore:Exception ignored in. <function _SelectorTransport:pytest.PytestUnraisableExceptionWarning",
-)
 async def test_the_official_client_exchanges_its_key_and_replaces_a_token_that_is_not_taken(tmp_path: Path):
     with KeyStore(tmp_path / "keys.sqlite") as keys:
         (owner, lent), (borrower, secret) = keys.add("owner"), keys.add("borrower")

@@ -11,11 +11,7 @@ from tinker_actors.errors import ConfigError, ContextOverflowError, PolicyError,
 from tinker_actors.sampling import InvalidRequestError, Overloaded, SampledToken, SamplingRequest
 from tinker_actors.sampling.backends import TinkerSampler, TinkerSettings
 
-# the client leaves the connection open by which it asked for its configuration
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:Exception ignored in. <socket:pytest.PytestUnraisableExceptionWarning",
-    "ignore:Exception ignored in. <function _SelectorTransport:pytest.PytestUnraisableExceptionWarning",
-)
+pytestmark = pytest.mark.sdk
 
 
 @pytest.fixture(autouse=True)

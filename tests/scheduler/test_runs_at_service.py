@@ -26,14 +26,7 @@ from tinker_actors.telemetry import read_jsonl
 
 pytest.importorskip("tinker")
 
-pytestmark = [
-    pytest.mark.sdk,
-    # the official client leaves the connections open by which it asked for its configuration
-    pytest.mark.filterwarnings(
-        "ignore:Exception ignored in. <socket:pytest.PytestUnraisableExceptionWarning",
-        "ignore:Exception ignored in. <function _SelectorTransport:pytest.PytestUnraisableExceptionWarning",
-    ),
-]
+pytestmark = pytest.mark.sdk
 
 GAME = """
 from tinker_actors import Environment, Step
