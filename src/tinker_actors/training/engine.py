@@ -81,8 +81,7 @@ class TrainingEngine:
         Raises:
             UnknownPolicyError: No policy of this id is in training here.
         """
-        if policy_id not in self._policies:
-            raise self._unknown(policy_id)
+        self._found(policy_id)
         del self._policies[policy_id]
 
     @property
@@ -246,12 +245,7 @@ class TrainingEngine:
         return self.store.checkpoint(policy_id, name, write, **self._facts(policy)).handle
 
     def load(
-        self,
-        handle: str,
-        *,
-        policy: str | None = None,
-        optimizer: bool = True,
-        store: str | Path | None = None,
+        self, handle: str, *, policy: str | None = None, optimizer: bool = True, store: str | Path | None = None
     ) -> str:
         """Restore a checkpoint and return the policy's id.
 
@@ -336,11 +330,8 @@ class TrainingEngine:
 
     def _found(self, policy_id: str) -> TrainedPolicy:
         if policy_id not in self._policies:
-            raise self._unknown(policy_id)
+            raise UnknownPolicyError(f"policy {policy_id!r} is not in training here; {sorted(self._policies)} are")
         return self._policies[policy_id]
-
-    def _unknown(self, policy_id: str) -> UnknownPolicyError:
-        return UnknownPolicyError(f"policy {policy_id!r} is not in training here; {sorted(self._policies)} are")
 
     def _check_base(self, spec: PolicySpec) -> None:
         if spec.base_model not in (self.base_model, self.base.name):
