@@ -144,6 +144,8 @@ async def test_what_cannot_work_is_one_line_and_exit_code_2(tmp_path: Path, caps
             (("submit", "mine.py"), "mine.py is no configuration; a .toml file is needed"),
             (("submit", config_file(tmp_path), "--devices", "3"), "devices is 3"),
             (("submit", config_file(tmp_path), "--memory", "much"), "--memory is 'much'"),
+            (("jobs", "--state", "over"), "--state is 'over'; one of queued, starting, running"),
+            (("jobs", "--kind", "rl"), "--kind is 'rl'; one of rl-lora, rl-full, sft"),
             (("jobs", "--url", "http://127.0.0.1:1"), "nothing answers at http://127.0.0.1:1"),
             (("jobs", "--url", "here"), "http://HOST:PORT is needed"),
         ):

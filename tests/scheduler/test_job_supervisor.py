@@ -161,7 +161,7 @@ async def test_a_failed_or_cancelled_job_can_be_resumed_and_a_successful_one_not
         await supervisor.wait(job.id)
         supervisor.resume(job.id)
         assert (await supervisor.wait(job.id)).state is JobState.SUCCEEDED
-        with pytest.raises(JobStateError, match="is succeeded and can't become queued; from there it goes to: nowhere"):
+        with pytest.raises(JobStateError, match="is succeeded and can't become queued; it stays that"):
             supervisor.resume(job.id)
 
 

@@ -54,7 +54,9 @@ def choose(which: str | None) -> RunningMesh:
     chosen = [mesh for mesh in meshes if which is None or which in (str(mesh.pid), mesh.name)]
     if len(chosen) == 1:
         return chosen[0]
-    listed = "\n".join(f"  {mesh.pid}  {mesh.name}  {mesh.nodes} nodes" for mesh in chosen or meshes)
+    listed = "\n".join(
+        f"  {mesh.pid}  {mesh.name}  {mesh.nodes} node{'s' * (mesh.nodes != 1)}" for mesh in chosen or meshes
+    )
     if which is None:
         raise RunError(f"several meshes run here; name one of them, or its process id:\n{listed}")
     raise RunError(f"{'several meshes are' if chosen else 'no mesh is'} called {which}; there are:\n{listed}")

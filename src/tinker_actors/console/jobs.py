@@ -7,6 +7,7 @@ import json
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from tinker_actors.console.job_tables import JOBS, job_lines, jobs_table, print_
 from tinker_actors.console.shown import evaluation_line, measures, step_line
 from tinker_actors.errors import ConfigError
 from tinker_actors.scheduler.loading import read_config
+from tinker_actors.scheduler.states import JobKind, JobState
 
 _UNITS = {
     "": 1,
@@ -123,6 +125,8 @@ def _tell_of(service: Any, job: str, options: argparse.Namespace) -> int:
 
 
 def _list(service: Any, options: argparse.Namespace) -> int:
+    _check("--state", options.state, JobState)
+    _check("--kind", options.kind, JobKind)
     found = service.get(JOBS, state=options.state, kind=options.kind, text=options.text, limit=options.rows)
     if options.json:
         print_json(found["jobs"])
@@ -202,3 +206,10 @@ def _bytes(text: str) -> int:
     if found is None or found[2] not in _UNITS:
         raise ConfigError(f"--memory is {text!r}; a number of bytes is needed, or one such as 512MiB or 4GB")
     return int(float(found[1]) * _UNITS[found[2]])
+
+
+def _check(option: str, given: Sequence[str], kinds: type[Enum]) -> None:
+    known = [kind.value for kind in kinds]
+    for value in given:
+        if value not in known:
+            raise ConfigError(f"{option} is {value!r}; one of {', '.join(known)} is needed")

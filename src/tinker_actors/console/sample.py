@@ -85,13 +85,7 @@ async def _sampler(mesh: Mesh, folder: RunFolder, config: JobConfig, snapshot: S
     """What serves a run's snapshot: the service where it was trained, or this process."""
     store, context_length = str(folder.policies), config.model.context_length
     if not isinstance(config, InferenceConfig) and config.trainer.backend == "tinker":
-        place = config.trainer.tinker
-        settings = TinkerSettings(
-            url=place.url,
-            api_key_variable=place.api_key_variable,
-            base_model=place.base_model,
-            context_length=context_length,
-        )
+        settings = TinkerSettings(context_length=context_length).at(config.trainer.tinker)
         return await mesh.spawn(TinkerSampler, base_model=snapshot.base_model, store=store, settings=settings)
     return await mesh.spawn(Sampler, base_model=snapshot.base_model, store=store, context_length=context_length)
 

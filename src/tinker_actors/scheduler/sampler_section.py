@@ -16,8 +16,6 @@ from tinker_actors.scheduler.sections import OptimizerSection, PolicySection, Se
 if TYPE_CHECKING:
     from tinker_actors.scheduler.config import RunConfig
 
-_SERVICE = tuple(field.name for field in fields(ServiceSettings))
-
 _LEAST, _MOST = 0.01, 2.0
 """Temperatures that vLLM takes, besides 0."""
 
@@ -113,7 +111,7 @@ class SamplerSection(Section):
                 "sampler.tinker.serves_store is true, but trainer.backend is 'tinker', whose weights lie at the "
                 "service; leave it out"
             )
-        for name in _SERVICE:
+        for name in (field.name for field in fields(ServiceSettings)):
             given, theirs = getattr(self.tinker, name), getattr(trainer, name)
             if given not in (getattr(ServiceSettings(), name), theirs):
                 raise ValueError(
@@ -151,7 +149,7 @@ class SamplerSection(Section):
 
             remote = replace(self.tinker, context_length=self.tinker.context_length or context_length)
             if config.trainer.backend == "tinker":
-                remote = replace(remote, **{name: getattr(config.trainer.tinker, name) for name in _SERVICE})
+                remote = remote.at(config.trainer.tinker)
             return await mesh.spawn(TinkerSampler, base_model=base_model, store=store, settings=remote, node=0)
         from tinker_actors.sampling import Sampler
 

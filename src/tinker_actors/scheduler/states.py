@@ -91,5 +91,6 @@ def moves(job: str, present: JobState, wanted: JobState) -> bool:
         return False
     if wanted in TRANSITIONS[present]:
         return True
-    legal = ", ".join(sorted(state.value for state in TRANSITIONS[present])) or "nowhere"
-    raise JobStateError(f"job {job} is {present.value} and can't become {wanted.value}; from there it goes to: {legal}")
+    legal = ", ".join(sorted(state.value for state in TRANSITIONS[present]))
+    then = f"from there it goes to: {legal}" if legal else "it stays that"
+    raise JobStateError(f"job {job} is {present.value} and can't become {wanted.value}; {then}")

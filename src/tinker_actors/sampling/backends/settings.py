@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
@@ -201,6 +201,10 @@ class TinkerSettings(ServiceSettings):
     def __post_init__(self) -> None:
         ServiceSettings.__post_init__(self)
         _positive(self, "context_length", "max_waiting")
+
+    def at(self, place: ServiceSettings) -> TinkerSettings:
+        """The same at the service of other settings."""
+        return replace(self, **{each.name: getattr(place, each.name) for each in fields(ServiceSettings)})
 
 
 def key_of(variable: str) -> str:
