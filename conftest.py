@@ -1,11 +1,11 @@
-"""Keeps doctest collection away from the rooms' conftest files, which all have one module name, and from programs of
-environments that have other packages.
-"""
+"""What all tests stand on: what is collected, what their processes inherit, which warnings are expected."""
 
 import os
+import signal
 
 import pytest
 
+# no doctests of the rooms' conftest files, which all have one module name, or of programs of other environments
 collect_ignore_glob = ["tests/*/conftest.py", "tests/gateway/cookbook/write_play.py"]
 
 # The tests start hundreds of processes, and compiling the package takes longer than all else about starting one: what
@@ -15,6 +15,9 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # Set before torch is loaded, for the processes that tests start too: what they compute is tiny, and two threads that
 # meet after each operation take longer than one, above all where other work has the processors as well.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# What a shell starts in the background ignores Ctrl-C, and so would the processes that tests press it for.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
