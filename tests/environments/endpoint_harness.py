@@ -10,7 +10,7 @@ import openai
 
 from tinker_actors.coordinator import EpisodeLimits, run_episode
 from tinker_actors.data import ModelInput, Task, TurnEnd, rl_datums
-from tinker_actors.environments import Environment, Step
+from tinker_actors.environments import Environment, PolicySeat, Step
 from tinker_actors.environments.outside import Capture, EndpointServer, FunctionHarness, HarnessAgent
 from tinker_actors.environments.tools import HermesFormat
 from tinker_actors.models import Renderer, load_tokenizer
@@ -120,22 +120,15 @@ async def seated(harness, sampler, **options):
     snapshot = options.pop("snapshot", "snap-3")
     params = options.pop("params", None) or SamplingParams(max_tokens=options.pop("max_tokens", 64))
     template, limits = options.pop("template", None), options.pop("limits", None)
-    seconds = options.pop("seconds", None)
+    seconds, context_length = options.pop("seconds", None), options.pop("context_length", None)
 
     async def play(*lines):
-        capture = Capture(
-            sampler,
-            Renderer(TOKENIZER, template),
-            params,
-            policy="pupil",
-            snapshot=snapshot,
-            seed=7,
-            seat="agent",
-            format=HermesFormat(),
-            **options,
+        spec = PolicySeat(
+            sampler=sampler, policy="pupil", snapshot=snapshot, params=params, context_length=context_length
         )
+        capture = Capture(spec, Renderer(TOKENIZER, template), seed=7, seat="agent", format=HermesFormat(), **options)
         runs = harness if hasattr(harness, "run") else FunctionHarness(harness)
-        agent = HarnessAgent(runs, capture, server, policy="pupil", seconds=seconds)
+        agent = HarnessAgent(runs, capture, server, seconds=seconds)
         environment = Talk(*lines)
         task = Task(environment="talk", seed=0)
         episode = await run_episode(

@@ -9,7 +9,7 @@ from tokenizers.models import BPE
 
 from tinker_actors.coordinator import run_episode
 from tinker_actors.data import EpisodeEnd, Message, Task, ToolCall, TurnEnd, rl_datums, tool_results
-from tinker_actors.environments import DemonstrationAgent, Environment, PolicyAgent, Step
+from tinker_actors.environments import DemonstrationAgent, Environment, PolicyAgent, PolicySeat, Step
 from tinker_actors.errors import ConfigError, ContextOverflowError
 from tinker_actors.models import Renderer, Tokenizer
 from tinker_actors.sampling.requests import Sample, SamplingParams, SamplingReply, SamplingRequest
@@ -55,7 +55,8 @@ class ScriptedSampler:
 def policy_agent(renderer, replies, *, end=TurnEnd.STOP, params=None, **options):
     sampler = ScriptedSampler(replies, renderer, end)
     params = params or SamplingParams(max_tokens=8)
-    return PolicyAgent(sampler, renderer, params, policy="p", snapshot="snap-7", seed=3, **options), sampler
+    spec = PolicySeat(sampler=sampler, policy="p", snapshot="snap-7", params=params, **options)
+    return PolicyAgent(spec, renderer, seed=3), sampler
 
 
 def user(*texts):
@@ -174,7 +175,8 @@ async def test_a_samplers_own_context_overflow_truncates_too():
         async def sample(self, request):
             raise ContextOverflowError("prompt 3, context 2")
 
-    agent = PolicyAgent(Full(), Renderer(digits(), "plain"), SamplingParams(), policy="p", snapshot="s", seed=0)
+    spec = PolicySeat(sampler=Full(), policy="p", snapshot="s")
+    agent = PolicyAgent(spec, Renderer(digits(), "plain"), seed=0)
     episode = await play(Talk("123"), agent)
     assert episode.end is EpisodeEnd.TRUNCATED
     assert episode.trajectory("agent").turns[0].end is TurnEnd.CONTEXT_OVERFLOW

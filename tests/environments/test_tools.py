@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field
 
 from tinker_actors.coordinator import run_episode
 from tinker_actors.data import EpisodeEnd, Image, Message, Task, ToolCall, TurnEnd, rl_datums
-from tinker_actors.environments import LiveEnvironment, PolicyAgent, ScriptedAgent, Step, load_environment
+from tinker_actors.environments import LiveEnvironment, PolicyAgent, PolicySeat, ScriptedAgent, Step, load_environment
 from tinker_actors.environments.tools import PlainFormat, Toolbox, ToolEnvironment, tool, tool_format
 from tinker_actors.errors import ConfigError
 from tinker_actors.models import Renderer, load_tokenizer
@@ -385,8 +385,8 @@ SHOWS_TOOLS = (
 async def played_by_policy(environment, *texts, template=None):
     tokenizer = load_tokenizer("tiny-llama")
     sampler = Writes(tokenizer, *texts)
-    params = SamplingParams(max_tokens=200)
-    agent = PolicyAgent(sampler, Renderer(tokenizer, template), params, policy="p", snapshot="snap", seed=1)
+    spec = PolicySeat(sampler=sampler, policy="p", snapshot="snap", params=SamplingParams(max_tokens=200))
+    agent = PolicyAgent(spec, Renderer(tokenizer, template), seed=1)
     return await run_episode(environment, {"agent": agent}, task=TASK, id="e"), sampler
 
 

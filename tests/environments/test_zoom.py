@@ -12,7 +12,7 @@ from PIL import Image as Pillow
 
 from tinker_actors.coordinator import run_episode
 from tinker_actors.data import EpisodeEnd, ImageChunk, Task, rl_datums
-from tinker_actors.environments import PolicyAgent, ScriptedAgent, load_environment
+from tinker_actors.environments import PolicyAgent, PolicySeat, ScriptedAgent, load_environment
 from tinker_actors.errors import ConfigError
 from tinker_actors.models import Renderer, load_tokenizer
 from tinker_actors.sampling.requests import Sample, SamplingParams, SamplingReply
@@ -197,7 +197,8 @@ class Replies:
 async def test_each_image_is_expanded_once_and_masked(actions, images, lengths):  # T10
     renderer = Renderer(load_tokenizer("tiny-qwen2-vl"))
     sampler = Replies(renderer, *actions)
-    agent = PolicyAgent(sampler, renderer, SamplingParams(max_tokens=6), policy="p", snapshot="s", seed=0)
+    spec = PolicySeat(sampler=sampler, policy="p", snapshot="s", params=SamplingParams(max_tokens=6))
+    agent = PolicyAgent(spec, renderer, seed=0)
     episode = await played(agent)
     assert episode.error is None
     (trajectory,) = episode.trajectories

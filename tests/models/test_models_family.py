@@ -10,7 +10,7 @@ from tokenizers import Tokenizer as Backend
 from tinker_actors.algorithms.chat_datums import chat_datums
 from tinker_actors.data import Image, Message, ToolCall, ToolList, TurnEnd
 from tinker_actors.data.chat_rows import ChatRow
-from tinker_actors.environments.policy_agent import PolicyAgent
+from tinker_actors.environments import PolicyAgent, PolicySeat
 from tinker_actors.environments.tools import HermesFormat
 from tinker_actors.errors import ModelError
 from tinker_actors.models import FamilyRenderer, Renderer, Tokenizer, load_renderer
@@ -132,14 +132,13 @@ async def test_an_agent_acts_with_what_the_renderer_tells_and_keeps_the_tokens()
     begin, middle, end = (f"<|tool_call_{part}|>" for part in ("begin", "argument_begin", "end"))
     section = "<|tool_calls_section_begin|>", "<|tool_calls_section_end|><|im_end|>"
     sampled = tokens.encode(f'{section[0]}{begin}functions.add:0{middle}{{"a": 2}}{end}{section[1]}')
-    agent = PolicyAgent(
-        Sampler(sampled, renderer.parse(sampled)),
-        renderer,
-        SamplingParams(max_tokens=99),
+    spec = PolicySeat(
+        sampler=Sampler(sampled, renderer.parse(sampled)),
         policy="p",
         snapshot="tinker://p/sampler_weights/000001",
-        seed=0,
+        params=SamplingParams(max_tokens=99),
     )
+    agent = PolicyAgent(spec, renderer, seed=0)
     await agent.equip(ToolList(schemas=(ADD,), described=""))
     action = await agent.act([QUESTION])
     assert action.text == CALL

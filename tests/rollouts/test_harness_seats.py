@@ -77,3 +77,15 @@ async def test_a_worker_without_harnesses_opens_no_port():
     await asyncio.sleep(0)
     assert worker._endpoint.url is None
     await worker.on_stop()
+
+
+@pytest.mark.parametrize(
+    ("fields", "refused"),
+    [
+        ({"params": SamplingParams(max_tokens=4, min_p=0.1)}, "min_p, penalties"),
+        ({"max_prompt": 8}, "max_prompt is 8, but a harness makes its prompts itself"),
+    ],
+)
+def test_a_seat_that_could_not_be_trained_or_bounded_as_it_says_is_refused(fields, refused):
+    with pytest.raises(ConfigError, match=refused):
+        HarnessSeat(sampler=SeededSampler, policy="p", snapshot="snap", harness="json:dumps", **fields)

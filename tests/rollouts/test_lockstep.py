@@ -133,6 +133,19 @@ async def test_an_episode_that_is_played_again_gets_its_answers_again_without_be
     assert sampler.batches == [[1, 2], [11, 12]]
 
 
+async def test_an_episode_that_comes_again_with_another_request_while_it_is_sampled_holds_up_nobody():
+    gate, sampler = await opened("a", "b")
+    asked = [asyncio.create_task(gate.sample("c", name, 0, (ask(token),))) for name, token in (("a", 1), ("b", 2))]
+    sampler.seconds = 0.01
+    while not sampler.batches:
+        await asyncio.sleep(0)
+    again = asyncio.create_task(gate.sample("c", "a", 0, (ask(3),)))
+    await asyncio.gather(*asked)
+    await gate.leave("c", "b")
+    assert (await asyncio.wait_for(again, 10))[0].samples[0].tokens == (3,)
+    assert sampler.batches == [[1, 2], [3]]
+
+
 async def test_a_failure_is_that_of_the_request_alone():
     gate, _ = await opened("a", "b")
     first, second = (EpisodeSampler(Local(gate), "c", name, EpisodeClock()) for name in "ab")

@@ -14,7 +14,7 @@ from rich.text import Text
 from tinker_actors.actors import Mesh
 from tinker_actors.console.stored import find_snapshot
 from tinker_actors.data import Image, Message, derive_seed
-from tinker_actors.environments import PolicyAgent
+from tinker_actors.environments import PolicyAgent, PolicySeat
 from tinker_actors.errors import ConfigError, DataError, UnknownPolicyError
 from tinker_actors.models import load_renderer, load_tokenizer
 from tinker_actors.policies import Snapshot, SnapshotStore
@@ -58,16 +58,11 @@ async def _talk(options: argparse.Namespace, params: SamplingParams, images: Seq
     async with Mesh() as mesh:
         sampler = await _sampler(mesh, folder, config, snapshot)
         await sampler.refresh([snapshot.handle])
+        seat = PolicySeat(
+            sampler=sampler, policy=snapshot.policy_id, snapshot=snapshot.handle, params=params, trainable=False
+        )
         agents = [
-            PolicyAgent(
-                sampler,
-                renderer,
-                params,
-                policy=snapshot.policy_id,
-                snapshot=snapshot.handle,
-                seed=derive_seed(options.seed, index),
-            )
-            for index in range(options.samples)
+            PolicyAgent(seat, renderer, seed=derive_seed(options.seed, index)) for index in range(options.samples)
         ]
         opening = [Message(role="system", content=options.system)] if options.system else []
         if options.prompt is not None:

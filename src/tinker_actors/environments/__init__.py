@@ -11,7 +11,8 @@ from tinker_actors.environments.loading import (
     load_environment,
     shipped_environments,
 )
-from tinker_actors.environments.policy_agent import PolicyAgent, SamplesTokens
+from tinker_actors.environments.policy_agent import PolicyAgent
+from tinker_actors.environments.policy_seat import PolicySeat, SamplesTokens
 from tinker_actors.environments.returns import Outcome, WrongReturnError
 from tinker_actors.environments.rules import Forfeit, TurnOrder
 
@@ -33,6 +34,7 @@ __all__ = [
     "Overflow",
     "Playable",
     "PolicyAgent",
+    "PolicySeat",
     "Prompt",
     "SamplesTokens",
     "ScriptedAgent",

@@ -4,22 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Protocol
 
 from tinker_actors.data import Message, SamplingRecord, ToolList, Turn, TurnEnd, derive_seed
 from tinker_actors.environments.agents import Action, Agent
-from tinker_actors.environments.conversation import Conversation, Overflow, Prompt
-from tinker_actors.errors import ConfigError, ContextOverflowError
+from tinker_actors.environments.conversation import Conversation, Prompt
+from tinker_actors.environments.policy_seat import PolicySeat
+from tinker_actors.errors import ContextOverflowError
 from tinker_actors.models.rendering import ChatRenderer
-from tinker_actors.sampling.requests import Sample, SamplingParams, SamplingReply, SamplingRequest
-
-
-class SamplesTokens(Protocol):
-    """What serves a policy: a ref of a `Sampler`, or anything that answers like one."""
-
-    async def sample(self, request: SamplingRequest, /) -> SamplingReply:
-        """Sample from the snapshot that the request names."""
-        ...
+from tinker_actors.sampling.requests import Sample, SamplingParams, SamplingRequest
 
 
 class PolicyAgent(Agent):
@@ -29,54 +21,21 @@ class PolicyAgent(Agent):
     truncated and nothing more is sampled.
 
     Args:
-        sampler: Serves the snapshot.
+        spec: The policy and how it is sampled; the seed of `params` is replaced by one derived for each turn.
         renderer: Turns messages into tokens.
-        params: How to sample; `seed` is replaced by one derived for each turn.
-        policy: Id of the policy.
-        snapshot: Handle of the snapshot to sample from.
         seed: The episode's; each turn's is derived from it and from `seat`.
         seat: Which seat this is.
-        context_length: Tokens of prompt and reply together; None leaves the limit to the sampler.
-        max_prompt: The most tokens of a prompt; None for no limit.
-        overflow: What happens to a prompt longer than `max_prompt`.
-        trainable: Whether the turns may enter datums and statistics; False for a frozen opponent.
     """
 
-    def __init__(
-        self,
-        sampler: SamplesTokens,
-        renderer: ChatRenderer,
-        params: SamplingParams,
-        *,
-        policy: str,
-        snapshot: str,
-        seed: int,
-        seat: str = "agent",
-        context_length: int | None = None,
-        max_prompt: int | None = None,
-        overflow: Overflow = "refuse",
-        trainable: bool = True,
-    ) -> None:
-        if max_prompt is not None and context_length is not None and max_prompt >= context_length:
-            raise ConfigError(
-                f"max_prompt is {max_prompt} and context_length is {context_length}; a smaller max_prompt is needed to "
-                "leave room for a reply"
-            )
-        if trainable and (params.biases or params.min_p > 0 or params.grammar is not None):
-            raise ConfigError(
-                "params change the distribution by min_p, penalties, logit_bias or a grammar, which a trainer can't "
-                "reproduce; sample a trainable seat without them"
-            )
-        self.policy = policy
-        self.trainable = trainable
-        self._sampler = sampler
-        self._params = replace(params, stop=stops_of(params, renderer))
-        self._snapshot = snapshot
+    def __init__(self, spec: PolicySeat, renderer: ChatRenderer, *, seed: int, seat: str = "agent") -> None:
+        self.policy = spec.policy
+        self.trainable = spec.trainable
+        self._spec = spec
+        self._params = replace(spec.params, stop=stops_of(spec.params, renderer))
         self._seed = seed
         self._seat = seat
-        self._context_length = context_length
         self._renderer = renderer
-        self._conversation = Conversation(renderer, max_prompt=max_prompt, overflow=overflow)
+        self._conversation = Conversation(renderer, max_prompt=spec.max_prompt, overflow=spec.overflow)
         self._turn = 0
 
     async def equip(self, tools: ToolList) -> None:
@@ -95,15 +54,15 @@ class PolicyAgent(Agent):
         seed = derive_seed(self._seed, "sample", self._seat, self._turn)
         self._turn += 1
         room = self._params.max_tokens
-        if self._context_length is not None:
-            room = min(room, self._context_length - len(prompt.input))
+        if self._spec.context_length is not None:
+            room = min(room, self._spec.context_length - len(prompt.input))
         if room < 1:
             return self._overflowed(prompt, messages)
         params = replace(self._params, max_tokens=room, seed=seed)
         try:
-            reply = await self._sampler.sample(
+            reply = await self._spec.sampler.sample(
                 SamplingRequest(
-                    prompt=prompt.input.tokens, images=prompt.input.images, snapshot=self._snapshot, params=params
+                    prompt=prompt.input.tokens, images=prompt.input.images, snapshot=self._spec.snapshot, params=params
                 )
             )
         except ContextOverflowError:

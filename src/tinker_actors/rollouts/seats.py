@@ -17,9 +17,8 @@ from tinker_actors.environments import (
     DemonstrationAgent,
     Environment,
     LiveEnvironment,
-    Overflow,
     PolicyAgent,
-    SamplesTokens,
+    PolicySeat,
     ScriptedAgent,
 )
 from tinker_actors.environments.outside import (
@@ -38,32 +37,6 @@ from tinker_actors.environments.tools import tool_format
 from tinker_actors.errors import ConfigError
 from tinker_actors.models.rendering import ChatRenderer
 from tinker_actors.rollouts.pools import HostedEnvironment
-from tinker_actors.sampling.requests import SamplingParams
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PolicySeat:
-    """A policy's snapshot plays.
-
-    Attributes:
-        sampler: The ref of a sampler that serves the snapshot.
-        policy: The policy's id.
-        snapshot: The snapshot's handle. A phase is bound to it before it begins.
-        params: How to sample; seeds are derived per turn.
-        trainable: Whether the turns may enter datums and statistics; False for a frozen opponent.
-        context_length: Tokens of prompt and reply together; None leaves the limit to the sampler.
-        max_prompt: The most tokens of a prompt; None for no limit.
-        overflow: "refuse" a longer prompt, or "keep_last" exactly its last tokens.
-    """
-
-    sampler: SamplesTokens
-    policy: str
-    snapshot: str
-    params: SamplingParams = field(default_factory=SamplingParams)
-    trainable: bool = True
-    context_length: int | None = None
-    max_prompt: int | None = None
-    overflow: Overflow = "refuse"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +60,11 @@ class HarnessSeat(PolicySeat):
     tool_format: str = "hermes"
 
     def __post_init__(self) -> None:
+        PolicySeat.__post_init__(self)
+        if self.max_prompt is not None:
+            raise ConfigError(
+                f"max_prompt is {self.max_prompt}, but a harness makes its prompts itself; context_length bounds them"
+            )
         if bool(self.harness) == bool(self.command):
             raise ConfigError(f"harness is {self.harness!r} and command {list(self.command)}; one of them is needed")
         if self.trainable and self.difference == "honour":
@@ -160,19 +138,7 @@ def agent_for(
         return _harness_agent(spec, seat, renderer, seed, endpoint)
     if isinstance(spec, PersonSeat):
         return PersonAgent(Terminal.of_process(), seat)
-    return PolicyAgent(
-        spec.sampler,
-        renderer,
-        spec.params,
-        policy=spec.policy,
-        snapshot=spec.snapshot,
-        seed=seed,
-        seat=seat,
-        context_length=spec.context_length,
-        max_prompt=spec.max_prompt,
-        overflow=spec.overflow,
-        trainable=spec.trainable,
-    )
+    return PolicyAgent(spec, renderer, seed=seed, seat=seat)
 
 
 def _harness_agent(
@@ -181,26 +147,9 @@ def _harness_agent(
     if endpoint is None:
         raise ConfigError(f"seat {seat!r} is played by a harness, but nobody serves it an endpoint here")
     capture = Capture(
-        spec.sampler,
-        renderer,
-        spec.params,
-        policy=spec.policy,
-        snapshot=spec.snapshot,
-        seed=seed,
-        seat=seat,
-        format=tool_format(spec.tool_format),
-        difference=spec.difference,
-        context_length=spec.context_length,
+        spec, renderer, seed=seed, seat=seat, format=tool_format(spec.tool_format), difference=spec.difference
     )
-    return HarnessAgent(
-        harness_of(spec),
-        capture,
-        endpoint,
-        policy=spec.policy,
-        seat=seat,
-        seconds=spec.seconds,
-        trainable=spec.trainable,
-    )
+    return HarnessAgent(harness_of(spec), capture, endpoint, seconds=spec.seconds)
 
 
 def harness_of(spec: HarnessSeat) -> Harness:

@@ -9,7 +9,7 @@ from typing import Protocol
 from tinker_actors.data import Message
 from tinker_actors.environments.openai.asked import Answered, Begun, Choice, Piece, Tell, TokenShown, Wanted
 from tinker_actors.environments.openai.unfolding import Unfolding
-from tinker_actors.environments.policy_agent import SamplesTokens
+from tinker_actors.environments.policy_seat import SamplesTokens
 from tinker_actors.errors import ModelError
 from tinker_actors.models.tokenizer import Tokenizer
 from tinker_actors.sampling.requests import Sample, SampledToken, SamplingParams, SamplingReply, SamplingRequest

@@ -23,31 +23,19 @@ class HarnessAgent(Agent):
         harness: What answers.
         capture: The seat's side of the endpoint.
         server: The process's.
-        policy: Id of the policy.
-        seat: Which seat this is.
         seconds: For one answer; None for no limit but the episode's.
-        trainable: Whether the turns may enter datums and statistics.
     """
 
     def __init__(
-        self,
-        harness: Harness,
-        capture: Capture,
-        server: EndpointServer,
-        *,
-        policy: str,
-        seat: str = "agent",
-        seconds: float | None = None,
-        trainable: bool = True,
+        self, harness: Harness, capture: Capture, server: EndpointServer, *, seconds: float | None = None
     ) -> None:
         if seconds is not None and not seconds > 0:
             raise ConfigError(f"seconds is {seconds}; a positive number is needed")
-        self.policy = policy
-        self.trainable = trainable
+        self.policy = capture.spec.policy
+        self.trainable = capture.spec.trainable
         self._harness = harness
         self._capture = capture
         self._server = server
-        self._seat = seat
         self._seconds = seconds
         self._key: str | None = None
         self._tools: list[dict[str, object]] = []
@@ -86,7 +74,7 @@ class HarnessAgent(Agent):
             observation=[as_sent(message) for message in messages],
             messages=[as_sent(message) for message in self._history],
             tools=self._tools,
-            seat=self._seat,
+            seat=self._capture.seat,
             turn=self._turn,
         )
         self._turn += 1

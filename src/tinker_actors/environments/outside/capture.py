@@ -21,7 +21,8 @@ from tinker_actors.environments.openai.speech import Telling, choices_of, sample
 from tinker_actors.environments.openai.tools import CallReader, tools_of
 from tinker_actors.environments.outside.binding import Difference, bound
 from tinker_actors.environments.outside.tree import Call, chains, extends, survivors
-from tinker_actors.environments.policy_agent import SamplesTokens, stops_of
+from tinker_actors.environments.policy_agent import stops_of
+from tinker_actors.environments.policy_seat import PolicySeat
 from tinker_actors.environments.tools.formats import ToolFormat
 from tinker_actors.errors import ModelError
 from tinker_actors.models.rendering import ChatRenderer
@@ -49,43 +50,39 @@ class Capture:
     """Answers the calls of one seat's harness in one episode, and makes turns of them.
 
     Args:
-        sampler: Serves the snapshot.
+        spec: The policy, whose id is the model's name, and how it is sampled. The `max_tokens` of `params` is the most
+            that a call may ask for, its `stop` is added to each call's.
         renderer: Turns messages into tokens.
-        params: How to sample. Its `max_tokens` is the most that a call may ask for, its `stop` is added to each call's.
-        policy: Id of the policy, which is the model's name.
-        snapshot: Handle of the snapshot to sample from.
         seed: The episode's; each call's derives from it, from `seat`, from the prompt, and from how often that prompt
             was asked for before.
         seat: Which seat this is.
         format: How the model writes the calls of tools.
         difference: As `Difference` says.
-        context_length: Tokens of prompt and reply together; None leaves the limit to the sampler.
         max_calls: The most calls in one turn of the environment.
+
+    Attributes:
+        spec: As given.
+        seat: As given.
+        counts: What became of the calls so far.
     """
 
     def __init__(
         self,
-        sampler: SamplesTokens,
+        spec: PolicySeat,
         renderer: ChatRenderer,
-        params: SamplingParams,
         *,
-        policy: str,
-        snapshot: str,
         seed: int,
         seat: str,
         format: ToolFormat,
         difference: Difference = "refuse",
-        context_length: int | None = None,
         max_calls: int = 256,
     ) -> None:
-        self._sampler = sampler
+        self.spec, self.seat = spec, seat
         self._renderer = renderer
-        self._params = replace(params, stop=stops_of(params, renderer))
-        self._policy, self._snapshot = policy, snapshot
-        self._seed, self._seat = seed, seat
+        self._params = replace(spec.params, stop=stops_of(spec.params, renderer))
+        self._seed = seed
         self._format = format
         self._difference: Difference = difference
-        self._context_length = context_length
         self._max_calls = max_calls
         self._calls: list[Call] = []
         self._last: Call | None = None  # the one that the trajectory ends with
@@ -100,7 +97,7 @@ class Capture:
     @property
     def model(self) -> str:
         """The policy's id."""
-        return self._policy
+        return self.spec.policy
 
     @property
     def overflow(self) -> str | None:
@@ -167,13 +164,13 @@ class Capture:
         except ModelError as error:
             raise ApiError(str(error), param="messages") from None
         room = wanted.max_tokens
-        if self._context_length is not None:
-            room = min(room, self._context_length - len(prompt))
+        if self.spec.context_length is not None:
+            room = min(room, self.spec.context_length - len(prompt))
         if room < 1:
-            raise self._no_room(f"the prompt has {len(prompt)} tokens and the context {self._context_length}")
+            raise self._no_room(f"the prompt has {len(prompt)} tokens and the context {self.spec.context_length}")
         id, seed = self._named(prompt, asked)
         params = replace(wanted, max_tokens=room, seed=seed, stop=(*wanted.stop, *reader.stops), grammar=reader.grammar)
-        begun = Begun(id=id, model=self._policy, prompt=prompt.tokens)
+        begun = Begun(id=id, model=self.spec.policy, prompt=prompt.tokens)
         telling = tell and Telling(
             begun, tell, tokenizer=self._renderer.tokenizer, params=params, reader=reader, wanted=asked
         )
@@ -188,10 +185,12 @@ class Capture:
     async def _sample(
         self, prompt: ModelInput, params: SamplingParams, turn: int, asked: Asked, telling: Telling | None
     ) -> SamplingReply:
-        request = SamplingRequest(prompt=prompt.tokens, images=prompt.images, snapshot=self._snapshot, params=params)
+        request = SamplingRequest(
+            prompt=prompt.tokens, images=prompt.images, snapshot=self.spec.snapshot, params=params
+        )
         # in the context of the seat that acts: what the HTTP server was doing is no reason to bound it in time
         task = asyncio.get_running_loop().create_task(
-            sampled(self._sampler, request, telling and telling.drawn), context=self._context
+            sampled(self.spec.sampler, request, telling and telling.drawn), context=self._context
         )
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -307,10 +306,10 @@ class Capture:
             digest.update(image.data)
         name = digest.hexdigest()
         times = self._asked[name] = self._asked.get(name, 0) + 1
-        id = blake2b(f"{self._seed} {self._seat} {name} {times}".encode(), digest_size=12).hexdigest()
+        id = blake2b(f"{self._seed} {self.seat} {name} {times}".encode(), digest_size=12).hexdigest()
         if asked.seed is not None:
-            return id, derive_seed(self._seed, "asked", self._seat, name, asked.seed)
-        return id, derive_seed(self._seed, "sample", self._seat, name, times)
+            return id, derive_seed(self._seed, "asked", self.seat, name, asked.seed)
+        return id, derive_seed(self._seed, "sample", self.seat, name, times)
 
     def _no_room(self, why: str) -> ApiError:
         self._overflow = why
