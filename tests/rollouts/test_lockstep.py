@@ -136,9 +136,8 @@ async def test_an_episode_that_is_played_again_gets_its_answers_again_without_be
 async def test_an_episode_that_comes_again_with_another_request_while_it_is_sampled_holds_up_nobody():
     gate, sampler = await opened("a", "b")
     asked = [asyncio.create_task(gate.sample("c", name, 0, (ask(token),))) for name, token in (("a", 1), ("b", 2))]
-    sampler.seconds = 0.01
-    while not sampler.batches:
-        await asyncio.sleep(0)
+    sampler.seconds = 0.05
+    await settled()
     again = asyncio.create_task(gate.sample("c", "a", 0, (ask(3),)))
     await asyncio.gather(*asked)
     await gate.leave("c", "b")

@@ -105,7 +105,7 @@ class Gate(Actor):
             found.leave(member)
 
     def _sample_now(
-        self, sampler: Any, follow: Sequence[str], bursts: Mapping[str, _Burst], answer: Callable[[str, _Burst], None]
+        self, sampler: Any, follow: Sequence[str], bursts: Mapping[str, _Burst], answer: Callable[[str], None]
     ) -> asyncio.Task[None]:
         newest = {handle: self._newest.get(Handle.parse(handle).policy_id) for handle in follow}
         snapshots = {handle: found for handle, found in newest.items() if found is not None}
@@ -129,7 +129,7 @@ class _Burst:
             self.answer.set_result(tuple(results))
 
 
-_Start: TypeAlias = Callable[[Mapping[str, _Burst], Callable[[str, _Burst], None]], asyncio.Task[None]]
+_Start: TypeAlias = Callable[[Mapping[str, _Burst], Callable[[str], None]], asyncio.Task[None]]
 
 
 class _Cohort:
@@ -198,9 +198,9 @@ class _Cohort:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _answered(self, member: str, burst: _Burst) -> None:
+    def _answered(self, member: str) -> None:
         self._sampled.discard(member)
-        if member not in self._gone:
+        if member not in self._gone and member not in self._waiting:  # another attempt at it may have asked meanwhile
             self._playing.add(member)
         self._consider()
 
@@ -208,7 +208,7 @@ class _Cohort:
 async def _sample(
     sampler: Any,
     bursts: Mapping[str, _Burst],
-    answered: Callable[[str, _Burst], None],
+    answered: Callable[[str], None],
     snapshots: Mapping[str, str],
 ) -> None:
     """Sample for all of these episodes together and answer each as soon as all of its own is there."""
@@ -219,7 +219,7 @@ async def _sample(
 
     def give(member: str, found: Sequence[Result]) -> None:
         bursts[member].give(found)
-        answered(member, bursts[member])
+        answered(member)
 
     # the boundary to the sampler: whatever it raises is each asker's failure
     try:
