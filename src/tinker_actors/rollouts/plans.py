@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal, TypeAlias
 
 from tinker_actors.coordinator import EpisodeLimits
@@ -136,26 +137,24 @@ def plan_groups(
     if tasks is not None and len(tasks) != groups:
         raise ConfigError(f"{len(tasks)} tasks were given for {groups} groups; one each is needed")
     line_ups, numbers = _numbered(seats, groups)
-    when = 0 if same_every_step else step
-    planned: list[tuple[Rollout, ...]] = []
-    for group in range(groups):
-        seed = derive_seed(run_seed, phase, "task", when, group) if tasks is None else tasks[group]
-        task = Task(environment=environment, seed=seed)
-        planned.append(
-            tuple(
-                Rollout(
-                    id=f"{phase}-{step}-{group}-{index}",
-                    task=task,
-                    seed=derive_seed(run_seed, phase, "episode", when, group, index),
-                    cohort=f"{phase}-{step}" if cohort == "step" else f"{phase}-{step}-{group}",
-                    line_up=numbers[group],
-                )
-                for index in range(group_size)
+    draw, when = partial(derive_seed, run_seed, phase), 0 if same_every_step else step
+    seeds = [draw("task", when, group) for group in range(groups)] if tasks is None else tasks
+    planned = tuple(
+        tuple(
+            Rollout(
+                id=f"{phase}-{step}-{group}-{index}",
+                task=Task(environment=environment, seed=seed),
+                seed=draw("episode", when, group, index),
+                cohort=f"{phase}-{step}" if cohort == "step" else f"{phase}-{step}-{group}",
+                line_up=number,
             )
+            for index in range(group_size)
         )
+        for group, (seed, number) in enumerate(zip(seeds, numbers, strict=True))
+    )
     return RolloutPlan(
-        groups=tuple(planned),
-        line_ups=tuple(line_ups),
+        groups=planned,
+        line_ups=line_ups,
         limits=limits or EpisodeLimits(),
         evaluating=evaluating,
         gate=gate,
@@ -167,5 +166,8 @@ def _numbered(seats: LineUp | Sequence[LineUp], groups: int) -> tuple[tuple[Line
     each = [seats] * groups if isinstance(seats, Mapping) else list(seats)
     if len(each) != groups:
         raise ConfigError(f"{len(each)} line-ups were given for {groups} groups; one each is needed")
-    different = [line_up for place, line_up in enumerate(each) if line_up not in each[:place]]
+    different: list[LineUp] = []
+    for line_up in each:
+        if line_up not in different:
+            different.append(line_up)
     return tuple(different), [different.index(line_up) for line_up in each]
