@@ -1,4 +1,4 @@
-"""The environment host: an actor in a process of its own that holds the instances of a rollout worker's episodes."""
+"""The instance host: an actor in a process of its own that holds environments for many episodes of a rollout worker."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ class Opened:
     pid: int
 
 
-class EnvironmentHost(Actor):
-    """Holds instances, each with a thread of its own, so that one that is stuck holds up no other.
+class InstanceHost(Actor):
+    """Holds the instances of many episodes, each with a thread of its own, so that a stuck one holds up no other.
 
     Args:
         environment: Which.

@@ -23,7 +23,7 @@ from tinker_actors.actors import (
 )
 from tinker_actors.data import Message, ToolList
 from tinker_actors.environments import Environment, EnvironmentFactory, Forfeit, Outcome
-from tinker_actors.rollouts.hosts import EnvironmentHost, HostedEnvironmentError, Opened, UnknownEpisodeError
+from tinker_actors.rollouts.hosts import HostedEnvironmentError, InstanceHost, Opened, UnknownEpisodeError
 
 logger = logging.getLogger(__name__)
 
@@ -63,9 +63,7 @@ class EnvironmentPool:
     @classmethod
     async def start(cls, mesh: MeshView, factory: EnvironmentFactory, nodes: Sequence[int]) -> EnvironmentPool:
         """Start a host on each of these nodes, as a child of the actor whose mesh it is."""
-        spawned = (
-            mesh.spawn(EnvironmentHost, environment=factory.spec, node=node, restart=_RESTARTS) for node in nodes
-        )
+        spawned = (mesh.spawn(InstanceHost, environment=factory.spec, node=node, restart=_RESTARTS) for node in nodes)
         return cls(await asyncio.gather(*spawned), factory.environment)
 
     async def open(self, *, luck: int, evaluating: bool, seconds: float | None) -> HostedEnvironment:
