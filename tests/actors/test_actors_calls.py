@@ -6,6 +6,7 @@ import pytest
 from zoo import Chain, Counter, Log
 
 from tinker_actors.actors import Actor, AskCycleError, DeadlineExceeded, Mesh, deadline
+from tinker_actors.actors.deadlines import CoarseTimer
 
 
 async def test_a_timeout_ends_the_ask_and_cancels_the_handler(mesh: Mesh) -> None:
@@ -53,6 +54,26 @@ async def test_an_inner_deadline_can_only_shorten(mesh: Mesh) -> None:
     assert loop.time() - began < 5
     with pytest.raises(DeadlineExceeded):
         await chain.options(timeout=60.0).with_deadline(log, 0.05)
+
+
+async def test_deadlines_that_are_far_away_and_were_met_leave_nothing() -> None:
+    timer = CoarseTimer(asyncio.get_running_loop())
+    now = asyncio.get_running_loop().time()
+    kept = []
+    for number in range(20_000):
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        bucket = timer.add(future, now + 3600 + number * 0.01, "an ask")
+        if number % 100:
+            bucket.pop(future)
+        else:
+            kept.append(future)
+    assert len(timer) < 5 * len(kept)
+    soon: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    timer.add(soon, now, "what is due")
+    with pytest.raises(DeadlineExceeded, match="what is due"):
+        await soon
+    assert not any(future.done() for future in kept)
+    timer.close()
 
 
 async def test_a_message_whose_deadline_has_passed_is_not_begun(mesh: Mesh) -> None:

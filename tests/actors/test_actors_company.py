@@ -16,9 +16,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 from starlette.testclient import TestClient
-from zoo import Counter
+from zoo import Chain, Counter
 
-from tinker_actors.actors import CodecError, Mesh
+from tinker_actors.actors import AskCycleError, CodecError, Mesh
 
 
 def make_app(nodes: int) -> Starlette:
@@ -69,6 +69,15 @@ async def test_meshes_side_by_side_share_nothing() -> None:
         with pytest.raises(LookupError):
             two.get("counter")
         assert await counters[0].add(1) == 2
+
+
+async def test_an_actor_of_one_mesh_may_ask_one_of_another() -> None:
+    """Both may well be the first of their meshes: that is no cycle. One that goes through both meshes is."""
+    async with Mesh() as one, Mesh() as other:
+        first, second = await one.spawn(Chain), await other.spawn(Chain)
+        assert await first.through([second]) == "end"
+        with pytest.raises(AskCycleError):
+            await first.through([second, first])
 
 
 def test_meshes_on_two_loops_in_two_threads_do_not_meet() -> None:

@@ -93,6 +93,13 @@ async def test_a_deadline_ends_an_ask_and_is_an_outcome_to_settle(mesh: Mesh) ->
     await log.wait_for("again cancelled")
 
 
+async def test_options_of_a_group_add_up(mesh: Mesh) -> None:
+    logs = [await mesh.spawn(Log) for _ in range(2)]
+    group = mesh.group(logs).options(timeout=0.05).options(wait=False)
+    with pytest.raises(DeadlineExceeded):
+        await group.ask.hold()
+
+
 async def test_cancelling_an_ask_cancels_every_handler(mesh: Mesh) -> None:
     logs = [await mesh.spawn(Log) for _ in range(3)]
     ask = asyncio.create_task(mesh.group(logs).ask.hold())

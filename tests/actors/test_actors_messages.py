@@ -5,7 +5,7 @@ import gc
 
 import numpy as np
 import pytest
-from zoo import Colour, Counter, Echo, Fragile, Log, Parcel
+from zoo import Chain, Colour, Counter, Echo, Fragile, Log, Parcel
 
 from tinker_actors.actors import ActorRef, CodecError, MailboxFull, Mesh
 
@@ -94,6 +94,21 @@ async def test_leaving_the_loop_early_cancels_the_producer(mesh: Mesh) -> None:
     gc.collect()
     await log.wait_for("stream closed")
     assert "stream closed" in await log.read()
+
+
+async def test_closing_a_stream_ends_the_task_that_waits_for_its_next_item(mesh: Mesh) -> None:
+    chain, log = await mesh.spawn(Chain), await mesh.spawn(Log)
+    stream = chain.stream.hold_between(log)
+    assert await anext(stream) == 1
+    waiting = asyncio.create_task(anext(stream))
+    await log.wait_for("hold begins")
+    with pytest.raises(RuntimeError, match="hold_between is being read by another task"):
+        await anext(stream)
+    await stream.aclose()
+    with pytest.raises(StopAsyncIteration):
+        async with asyncio.timeout(5.0):
+            await waiting
+    await log.wait_for("hold cancelled")
 
 
 async def test_a_streams_error_comes_after_its_items(mesh: Mesh) -> None:

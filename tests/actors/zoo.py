@@ -312,6 +312,11 @@ class Chain(Actor):
     async def sum_of(self, others: list[Any]) -> int:
         return sum(await self.mesh.group(others).ask.value())
 
+    async def hold_between(self, other: Any) -> AsyncIterator[int]:
+        yield 1
+        await other.hold()
+        yield 2
+
     async def hold_other(self, other: Any) -> str:
         return await other.hold("nested")
 

@@ -20,6 +20,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 RESERVED = frozenset({"tell", "stream", "options", "ref", "mesh", "exit", "on_start", "on_stop"})
 """Names of `Actor` and `ActorRef` that no message can bear."""
 
+_OF_REFS = ("address", "target")
+"""Attributes of every `ActorRef`: no message can be sent through it under these names."""
+
 
 class Kind(enum.Enum):
     """How a method answers."""
@@ -99,8 +102,18 @@ class Actor:
         if strategy is not None:
             cls.__actor_strategy__ = strategy
         for name in RESERVED - {"on_start", "on_stop"}:
-            if name in cls.__dict__:
+            if inspect.getattr_static(cls, name, None) is not inspect.getattr_static(Actor, name, None):
                 raise TypeError(f"{cls.__qualname__}.{name}: the name {name!r} belongs to Actor; choose another")
+        for name in _OF_REFS:
+            if _kind_of(inspect.getattr_static(cls, name, None)) is not None:
+                raise TypeError(f"{cls.__qualname__}.{name}: every ref has its own {name!r}; choose another name")
+
+
+def _kind_of(function: Any) -> Kind | None:
+    """How a class's attribute answers if it is a message."""
+    if inspect.isasyncgenfunction(function):
+        return Kind.STREAM
+    return Kind.ASK if inspect.iscoroutinefunction(function) else None
 
 
 def messages_of(cls: type[Actor]) -> dict[str, Method]:
@@ -112,11 +125,8 @@ def messages_of(cls: type[Actor]) -> dict[str, Method]:
             if name.startswith("_") or name in RESERVED:
                 continue
             function = inspect.getattr_static(cls, name)
-            if inspect.isasyncgenfunction(function):
-                kind = Kind.STREAM
-            elif inspect.iscoroutinefunction(function):
-                kind = Kind.ASK
-            else:
+            kind = _kind_of(function)
+            if kind is None:
                 continue
             table[name] = Method(name, kind, getattr(function, "__actor_concurrent__", False))
         cast(Any, cls).__actor_messages__ = table

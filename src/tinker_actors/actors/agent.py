@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -11,19 +13,21 @@ from tinker_actors.actors import location
 from tinker_actors.actors.actor import Actor, concurrent
 from tinker_actors.actors.control import CellSpec, Report, SpawnRequest
 from tinker_actors.actors.directory import Directory, make_cell
-from tinker_actors.actors.errors import ActorStoppedError, CodecError, SpawnError
+from tinker_actors.actors.errors import ActorStoppedError, CodecError, DeadlineExceeded, SpawnError
 from tinker_actors.actors.lifecycle import Lifecycle
 from tinker_actors.actors.node import Node
 from tinker_actors.actors.ref import ActorRef
 from tinker_actors.actors.restart import RestartHistory
 from tinker_actors.actors.survey import Survey
 from tinker_actors.actors.view import Order
+from tinker_actors.errors import ActorError
 
 if TYPE_CHECKING:
     from tinker_actors.actors.dead_letters import Lost
     from tinker_actors.actors.events import Event
 
 SYSTEM_MAILBOX = 1 << 20
+RECENT = 1024  # spawns that can still be given up after they have been answered
 
 
 class DirectoryActor(Actor):
@@ -31,6 +35,7 @@ class DirectoryActor(Actor):
 
     def __init__(self, directory: Directory) -> None:
         self._directory = directory
+        self._spawned: OrderedDict[tuple[int, int, int], ActorRef] = OrderedDict()
 
     @concurrent
     async def spawn(self, request: SpawnRequest) -> ActorRef:
@@ -42,7 +47,18 @@ class DirectoryActor(Actor):
             policy=request.policy,
             parent=request.parent,
         )
-        return await self._directory.spawn_by_location(request.location, request.arguments, order)
+        ref = await self._directory.spawn_by_location(request.location, request.arguments, order)
+        self._spawned[request.token] = ref
+        if len(self._spawned) > RECENT:
+            self._spawned.popitem(last=False)
+        return ref
+
+    @concurrent
+    async def give_up(self, token: tuple[int, int, int]) -> None:
+        """Whoever asked for a spawn was cancelled, perhaps after it was answered: nobody has that actor's ref."""
+        ref = self._spawned.pop(token, None)
+        if ref is not None:
+            await self._directory.stop(ref, drain=False, timeout=None)
 
     @concurrent
     async def stop(self, ref: ActorRef, drain: bool, timeout: float | None) -> None:
@@ -76,6 +92,7 @@ class RemoteDirectory:
     def __init__(self, node: Node, directory: ActorRef) -> None:
         self._node = node
         self._directory: Any = directory
+        self._next = itertools.count().__next__
 
     async def spawn(self, cls: type[Actor], args: tuple[Any, ...], kwargs: Mapping[str, Any], order: Order) -> ActorRef:
         """Start an actor somewhere."""
@@ -87,8 +104,14 @@ class RemoteDirectory:
             mailbox=order.mailbox,
             policy=order.policy,
             parent=order.parent,
+            token=(self._node.index, self._node.incarnation, self._next()),
         )
-        return await self._directory.spawn(request)
+        try:
+            return await self._directory.spawn(request)
+        except (asyncio.CancelledError, DeadlineExceeded):
+            with contextlib.suppress(ActorError):
+                self._directory.tell.give_up(request.token)
+            raise
 
     async def stop(self, ref: ActorRef, *, drain: bool, timeout: float | None) -> None:
         """End an actor."""

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from tinker_actors.actors.call import inherited
 from tinker_actors.actors.errors import BarrierBrokenError, BarrierError, DeadlineExceeded
-from tinker_actors.errors import ActorError
 
 if TYPE_CHECKING:
     from tinker_actors.actors.node import Node
@@ -116,7 +115,7 @@ class BarrierSite:
         except BarrierBrokenError as error:
             for waiter in waiters.values():
                 _fail(waiter, error.again())
-        except ActorError as error:
+        except Exception as error:  # whatever it is, nobody is left waiting
             for waiter in waiters.values():
                 _fail(waiter, BarrierBrokenError(-1, f"barrier {self._name} is gone: {error}", error))
         finally:

@@ -42,6 +42,7 @@ class SpawnRequest:
     mailbox: int
     policy: RestartPolicy
     parent: int | None  # the spawning actor's id
+    token: tuple[int, int, int]  # names the request, should its sender give it up
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -7,6 +7,7 @@ the asks made while those are served. A nested block can only shorten it.
 from __future__ import annotations
 
 import asyncio
+from heapq import heappop, heappush
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from tinker_actors.actors.pending import Pending
 
 TICK = 0.005  # seconds: a deadline fires at most this much late
+FEW = 512  # buckets of the timer that are never too many
 SWEEP = 1.0  # seconds between looks at the deadlines that are far away
 FAR = 2 * SWEEP  # seconds
 
@@ -56,23 +58,33 @@ Bucket = dict[asyncio.Future[Any], str | tuple[str, str]]
 class CoarseTimer:
     """Fails futures with `DeadlineExceeded` at their deadline, all through one `call_at` at a time.
 
-    Futures lie in buckets of `TICK` seconds; entering and leaving a bucket is a dict operation.
+    Futures lie in buckets of `TICK` seconds; entering and leaving a bucket is a dict operation. Buckets that all have
+    left are thrown away now and then, so that there are never many more than are in use.
     """
 
-    __slots__ = ("_armed", "_buckets", "_handle", "_loop")
+    __slots__ = ("_armed", "_buckets", "_handle", "_loop", "_most", "_ticks")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._buckets: dict[int, Bucket] = {}
+        self._ticks: list[int] = []  # their keys, as a heap
+        self._most = FEW  # buckets until the next look for empty ones
         self._handle: asyncio.TimerHandle | None = None
         self._armed = 0
+
+    def __len__(self) -> int:
+        """The number of buckets."""
+        return len(self._buckets)
 
     def add(self, future: asyncio.Future[Any], due: float, what: str | tuple[str, str]) -> Bucket:
         """Watch over `future`, until it is taken out of the bucket. `what` (or actor, method) names the wait."""
         tick = int(due / TICK) + 1
         bucket = self._buckets.get(tick)
         if bucket is None:
+            if len(self._buckets) >= self._most:
+                self._throw_away()
             bucket = self._buckets[tick] = {}
+            heappush(self._ticks, tick)
             if self._handle is None or tick < self._armed:
                 self._arm(tick)
         bucket[future] = what
@@ -84,6 +96,13 @@ class CoarseTimer:
             self._handle.cancel()
             self._handle = None
         self._buckets.clear()
+        self._ticks.clear()
+
+    def _throw_away(self) -> None:
+        """Forget the buckets that are empty."""
+        self._buckets = {tick: bucket for tick, bucket in self._buckets.items() if bucket}
+        self._ticks = sorted(self._buckets)
+        self._most = max(FEW, 2 * len(self._buckets))
 
     def _arm(self, tick: int) -> None:
         if self._handle is not None:
@@ -94,13 +113,13 @@ class CoarseTimer:
     def _fire(self) -> None:
         self._handle = None
         now = int(self._loop.time() / TICK + 1e-6)
-        for tick in [tick for tick in self._buckets if tick <= now]:
-            for future, what in self._buckets.pop(tick).items():
+        while self._ticks and self._ticks[0] <= now:
+            for future, what in self._buckets.pop(heappop(self._ticks)).items():
                 if not future.done():
                     what = what if isinstance(what, str) else ".".join(what)
                     future.set_exception(DeadlineExceeded(f"{what} was not answered by its deadline"))
-        if self._buckets:
-            self._arm(min(self._buckets))
+        if self._ticks:
+            self._arm(self._ticks[0])
 
 
 class FarDeadlines:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import random
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
@@ -15,7 +16,14 @@ from tinker_actors.actors import envelope, location
 from tinker_actors.actors.actor import Actor
 from tinker_actors.actors.cell import Cell
 from tinker_actors.actors.control import SYSTEM_IDS, CellRestarted, CellSpec, ClassLocation, Report
-from tinker_actors.actors.errors import ActorDiedError, ActorStoppedError, MailboxFull, NodeDiedError, SpawnError
+from tinker_actors.actors.errors import (
+    ActorDiedError,
+    ActorStoppedError,
+    DeadlineExceeded,
+    MailboxFull,
+    NodeDiedError,
+    SpawnError,
+)
 from tinker_actors.actors.events import Restarted, Terminated
 from tinker_actors.actors.lifecycle import Lifecycle
 from tinker_actors.actors.node import ENDED, Node
@@ -60,7 +68,9 @@ class Directory:
         self.entries: dict[int, Entry] = {}
         self._reasons: OrderedDict[int, BaseException | None] = OrderedDict()
         self._taken: set[str] = set()
-        self._next_id = itertools.count(SYSTEM_IDS).__next__
+        # Where meshes share a process, the ids in a chain of callers must not mean actors of several.
+        self._next_id = itertools.count(SYSTEM_IDS + random.SystemRandom().getrandbits(31)).__next__
+        self._next_number = itertools.count(1).__next__
         self._next_node = itertools.count().__next__
         self._tasks: set[asyncio.Task[None]] = set()
         self.families = Families(self)
@@ -98,8 +108,12 @@ class Directory:
         return node
 
     def _enter(self, kind: str, index: int, order: Order) -> Entry:
+        if order.parent is not None and order.parent not in self.entries:
+            raise SpawnError(f"a {kind} can't be spawned: the actor that was to be its parent has ended")
         ident = self._next_id()
-        name = order.name or f"{kind}-{ident - SYSTEM_IDS + 1}"
+        name = order.name or f"{kind}-{self._next_number()}"
+        while not order.name and name in self._taken:
+            name = f"{kind}-{self._next_number()}"
         if name in self._taken:
             raise SpawnError(f"the name {name!r} is taken by another actor of this mesh")
         address = Address(mesh=self.node.mesh, id=ident, node=index, name=name, kind=kind, mailbox=order.mailbox)
@@ -132,6 +146,8 @@ class Directory:
             await self._agent(order.node).start(self._spec(entry), arguments)
         except BaseException as error:  # a cancelled spawn too leaves no entry
             self.forget(entry, error if isinstance(error, Exception) else None)
+            if isinstance(error, asyncio.CancelledError | DeadlineExceeded):  # it may have started all the same
+                self.background(self._agent(order.node).stop(entry.ref.address.id, False, None))
             raise
         self._started(entry)
         return entry.ref
@@ -219,6 +235,8 @@ class Directory:
         parent = self.entries.get(entry.parent) if entry.parent is not None else None
         if parent is not None:
             parent.children.discard(entry.ref.address.id)
+        for child in [self.entries[child] for child in entry.children if child in self.entries]:
+            self.background(self.stop(child.ref, drain=False, timeout=None))
         event = Terminated(ref=entry.ref, reason=reason)
         for watch in entry.listeners:
             watch.put(event)

@@ -120,7 +120,7 @@ class Exchange(PeerTable):
         peer = self.by_index[index]
         link = peer.link
         if link is None or not (peer.is_open or system):
-            peer.backlog.append((actors, ident, data, frames))
+            peer.backlog[ident or -self.next_id()] = (actors, data, frames)
             return
         now = ident > 0 and self.last_inbound <= 1 and len(self.pending) <= 1
         lane = peer.lane
@@ -132,9 +132,7 @@ class Exchange(PeerTable):
     def cancel(self, index: int, ident: int) -> None:
         """Cancel a request; one that has not left yet never does."""
         peer = self.by_index[index]
-        kept = [entry for entry in peer.backlog if entry[1] != ident]
-        if len(kept) < len(peer.backlog):
-            peer.backlog = kept
+        if peer.backlog.pop(ident, None) is not None:
             self._settle(ident, None, None)
         else:
             self.send(index, [envelope.CANCEL, ident])
@@ -189,8 +187,8 @@ class Exchange(PeerTable):
         if peer.link is None and peer.wire is not None:
             return
         peer.is_open = True
-        backlog, peer.backlog = peer.backlog, []
-        for actors, _, data, frames in backlog:
+        backlog, peer.backlog = peer.backlog, {}
+        for actors, data, frames in backlog.values():
             if peer.lane is not None:
                 peer.lane.put(data, frames, actors)
 

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import builtins
+import copy
 import traceback
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from tinker_actors.actors import tags
 from tinker_actors.actors.errors import RemoteError, RemoteTraceback
+
+E = TypeVar("E", bound=BaseException)
 
 TEXT_LIMIT = 32_000  # characters of a traceback that travel
 
@@ -44,6 +47,31 @@ def text_of(error: BaseException) -> str:
         half = TEXT_LIMIT // 2
         text = f"{text[:half]}\n... {len(text) - TEXT_LIMIT} characters left out ...\n{text[-half:]}"
     return text
+
+
+def settled(error: BaseException) -> BaseException:
+    """What is to be kept of why an actor failed: a copy without the frames that it came through, but with their text.
+
+    Those hold the actor itself, and whatever its handlers worked on.
+    """
+    if error.__traceback__ is error.__cause__ is error.__context__ is None:
+        return error
+    kind: type[BaseException] = type(error)
+    words, text = str(error), text_of(error)
+    kept: BaseException
+    try:
+        if isinstance(error, BaseExceptionGroup):
+            group = cast("BaseExceptionGroup[BaseException]", error)
+            kept = group.derive([settled(member) for member in group.exceptions])
+        elif kind.__module__ == "builtins":
+            kept = copy.copy(error)
+        else:
+            kept = _bare(kind, list(error.args))
+            vars(kept).update(vars(error))
+    except Exception:  # a class that can't be copied
+        kept = RemoteError(f"{kind.__module__}.{kind.__qualname__}", words, text)
+    kept.__cause__ = RemoteTraceback(text)
+    return kept
 
 
 def take_apart(error: BaseException) -> list[Any]:
@@ -85,7 +113,7 @@ def exception_class(tag: str) -> type[Exception] | None:
     return kind if isinstance(kind, type) and issubclass(kind, Exception) else None
 
 
-def _bare(kind: type[Exception], args: list[Any]) -> Exception:
+def _bare(kind: type[E], args: list[Any]) -> E:
     """An instance whose `__init__` was not run; several builtin bases leave only one `__new__` that fits."""
     for base in kind.__mro__:
         if "__new__" in vars(base):

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from tinker_actors.actors.actor import Actor
 
 
+SAME: Any = object()  # stands for an option that is not given
+
+
 class Calls:
     """`group.ask` and the like: attribute access names the message."""
 
@@ -76,9 +79,10 @@ class Group:
     def __repr__(self) -> str:
         return f"<Group of {len(self.refs)} actors>"
 
-    def options(self, *, timeout: float | None = None, wait: bool | None = None) -> Group:
-        """The same group with other sending options; see `Options`."""
-        group = Group((), replace(self._options, timeout=timeout, wait=wait))
+    def options(self, *, timeout: float | None = SAME, wait: bool | None = SAME) -> Group:
+        """The same group with other sending options; see `Options`. Those not given stay as they are."""
+        given = {name: value for name, value in (("timeout", timeout), ("wait", wait)) if value is not SAME}
+        group = Group((), replace(self._options, **given))
         group.refs, group._members = self.refs, self._where()
         return group
 

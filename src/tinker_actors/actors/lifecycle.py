@@ -12,6 +12,7 @@ from tinker_actors.actors.actor import Actor
 from tinker_actors.actors.call import ACTIVE, CHAIN, Call, Chain, current_call, present
 from tinker_actors.actors.cell import Cell, forget_cancellation
 from tinker_actors.actors.errors import ActorDiedError, ActorFailure, ActorStoppedError
+from tinker_actors.actors.failures import settled
 from tinker_actors.actors.mailbox import Interrupt, State
 from tinker_actors.actors.restart import RestartHistory, Strategy
 from tinker_actors.errors import ActorError
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_NOTHING: Mapping[str, Any] = {}
 _OWN_END = (ActorFailure, SystemExit)
 """Errors that end the actor in whose handler they are raised."""
 
@@ -225,10 +227,11 @@ class Lifecycle:
                 self._finish(failure)
                 return
             self.is_down = True
+            failed, failure = None if failure is None else f"{type(failure).__name__}: {failure}", None
             try:
-                if failure is not None and self.history.policy.strategy is Strategy.ALL_FOR_ONE:
+                if failed is not None and self.history.policy.strategy is Strategy.ALL_FOR_ONE:
                     with contextlib.suppress(ActorError):  # the mesh is ending
-                        await self.host.failed(cell, self.incarnation, f"{type(failure).__name__}: {failure}")
+                        await self.host.failed(cell, self.incarnation, failed)
                 await asyncio.sleep(delay)
             except asyncio.CancelledError:
                 forget_cancellation()
@@ -255,9 +258,9 @@ class Lifecycle:
             return None
         delay = self.history.next_delay(self.host.loop.time(), failed=failure is not None)
         if delay is not None:
-            logger.warning("actor %s ended (%r), restarting in %.2f s", cell.name, failure, delay)
+            logger.warning("actor %s ended (%s), restarting in %.2f s", cell.name, repr(failure), delay)
             cell.state = State.RESTARTING
-            cell.reason = failure
+            cell.reason = None if failure is None else settled(failure)
             cell.failure = None
             cell.interrupt = None
             cell.instance = None
@@ -293,11 +296,15 @@ class Lifecycle:
     def _finish(self, failure: BaseException | None) -> None:
         cell = self.cell
         cell.state = State.ENDED
-        cell.reason = failure
-        cell.instance = None
+        cell.reason = None if failure is None else settled(failure)
+        cell.instance = cell.failure = None
+        self._args, self._kwargs = (
+            (),
+            _NOTHING,
+        )  # how its actors ended the node remembers for a while, not what they held
         cell.flush()
         if self._started is not None and not self._started.done():
             self._started.set_exception(failure or ActorStoppedError(f"actor {cell.name} was stopped while it started"))
         if self._ended is not None and not self._ended.done():
             self._ended.set_result(None)
-        self.host.ended(cell, failure)
+        self.host.ended(cell, cell.reason)

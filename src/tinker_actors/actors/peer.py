@@ -33,7 +33,7 @@ class Peer:
     Attributes:
         link: the way to its present incarnation, or None while there is none.
         lane: the way for what is large, as long as there is a link.
-        is_open: its actors are there; until then requests wait in `backlog`.
+        is_open: its actors are there; until then requests wait in `backlog`, by their ids, tells by negative numbers.
         is_announced: its actors may be asked as soon as there is a link.
         dead: why it is not coming back.
         cut: why it can't be reached now.
@@ -66,7 +66,7 @@ class Peer:
         self.dead: Exception | None = None
         self.cut: Exception | None = None
         self.wire: Wire | None = None
-        self.backlog: list[tuple[Sequence[int], int, bytes, Sequence[Frame]]] = []
+        self.backlog: dict[int, tuple[Sequence[int], bytes, Sequence[Frame]]] = {}
         self.serving = Serving(node, self)
 
 

@@ -41,6 +41,7 @@ class RemoteTarget:
     __slots__ = (
         "__weakref__",
         "_tells",
+        "_withdrawn",
         "actor",
         "address",
         "backlog",
@@ -61,6 +62,7 @@ class RemoteTarget:
         self.odds: dict[str, Odds] | None = None
         self.backlog: deque[tuple[Pending, bytes, Sequence[Frame]]] = deque()
         self._tells: deque[int] = deque()  # bytes of those that are not confirmed
+        self._withdrawn = 0  # messages in `backlog` that are done, because their senders gave up
 
     def asks(self, options: Options, method: str) -> Callable[..., Coroutine[Any, Any, Any]]:
         """What sends asks and awaits their outcome; being cancelled cancels the handler."""
@@ -95,8 +97,11 @@ class RemoteTarget:
     def cancel(self, pending: Pending) -> None:
         """The sender gave up. The window's place is kept until the target confirms."""
         if not pending.sent:
-            self.backlog = deque(entry for entry in self.backlog if entry[0] is not pending)
             pending.done = True
+            self._withdrawn += 1
+            if 2 * self._withdrawn > len(self.backlog):  # at once for each would cost the square of many
+                self.backlog = deque(entry for entry in self.backlog if not entry[0].done)
+                self._withdrawn = 0
         else:
             self.node.exchange.cancel(self.address.node, pending.id)
 
@@ -108,6 +113,9 @@ class RemoteTarget:
             self.outstanding, self.bytes = max(0, outstanding), max(0, self.bytes)
         while self.backlog and self._has_room(self.backlog[0][0].size):
             pending, data, frames = self.backlog.popleft()
+            if pending.done:
+                self._withdrawn -= 1
+                continue
             self._send(pending, data, frames)
             if isinstance(pending, PendingTell) and not pending.room.done():
                 pending.room.set_result(None)
@@ -121,15 +129,18 @@ class RemoteTarget:
     @property
     def parked(self) -> tuple[int, int]:
         """Messages that wait here for room at the target, and their bytes."""
-        return len(self.backlog), sum(pending.size for pending, _, _ in self.backlog)
+        sizes = [pending.size for pending, _, _ in self.backlog if not pending.done]
+        return len(sizes), sum(sizes)
 
     def reset(self, error: BaseException) -> int:
         """The target's process is gone: fail what waits here; returns how many tells were never confirmed."""
         lost, self.outstanding, self.bytes = self.outstanding, 0, 0
         self._tells.clear()
         parked, self.backlog = self.backlog, deque()
+        self._withdrawn = 0
         for pending, _, _ in parked:
-            pending.reject(copy.copy(error))
+            if not pending.done:
+                pending.reject(copy.copy(error))
         return lost
 
     def meta(self, chain: Chain, due: float | None, trace: str | None, *, wait: bool) -> list[Any]:

@@ -84,6 +84,8 @@ class Stream:
         if self._due is not None and not self._ended and self._loop.time() >= self._due:
             self._abandon()
             raise DeadlineExceeded(f"{self._what} was not read to its end by its deadline")
+        if self._waiter is not None:
+            raise RuntimeError(f"{self._what} is being read by another task; one at a time may read a stream")
         while not self._items:
             if self._ended:
                 error, self._error = self._error, None
@@ -99,9 +101,10 @@ class Stream:
         return item
 
     async def aclose(self) -> None:
-        """Stop reading; the producer is cancelled if it still runs."""
+        """Stop reading; the producer is cancelled if it still runs, and a task that waits for an item gets the end."""
         self._items.clear()
         self._abandon()
+        self._notify()
 
     def __del__(self) -> None:
         # The collector may run in any thread, and the loop may be gone.

@@ -86,7 +86,7 @@ def _links(node: Node) -> list[list[Any]]:
     for peer in node.exchange.peers():
         messages, size = peer.link.waiting if peer.link is not None else (0, 0)
         more_messages, more_size = parked.get(peer.index, (0, 0))
-        backlog = sum(len(data) + sum(frame.nbytes for frame in frames) for *_, data, frames in peer.backlog)
+        backlog = sum(len(data) + sum(frame.nbytes for frame in frames) for _, data, frames in peer.backlog.values())
         messages += more_messages + len(peer.backlog)
         links.append([peer.index, peer.is_open, messages, size + more_size + backlog, unanswered[peer.index]])
     return links

@@ -43,6 +43,8 @@ class Watch:
         return self
 
     async def __anext__(self) -> Event:
+        if self._waiter is not None:
+            raise RuntimeError("this watch is being read by another task; one at a time may read it")
         while not self._events:
             if self._ended:
                 raise StopAsyncIteration
