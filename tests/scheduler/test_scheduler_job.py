@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tinker_actors.errors import ConfigError, PolicyError, RunError
+from tinker_actors.policies import SnapshotStore
 from tinker_actors.scheduler import Phase, RunConfig, RunFolder, RunSummary, check_job, load_config, run_job
 from tinker_actors.training.engine import TrainingEngine
 
@@ -111,6 +112,18 @@ async def test_the_learning_rate_rises_over_its_warmup_and_stays_when_resumed(tm
     observer = Recorder()
     await run_job(folder.load_config(("--trainer.steps", "5")), folder, observer)
     assert [observer.steps[step]["learning_rate"] for step in (3, 4, 5)] == pytest.approx([0.003, 0.004, 0.004])
+
+
+async def test_a_run_with_a_base_model_of_its_own_goes_on_after_its_folder_was_moved(tmp_path: Path):
+    config = small(tmp_path, "--warmup.method", "full", "--trainer.steps", "1")
+    await run_job(config, RunFolder.create(config), Recorder())
+    moved = RunFolder((tmp_path / "run").rename(tmp_path / "elsewhere"))
+    (before,) = SnapshotStore(moved.policies).list("policy")[-1:]
+    assert before.base_model == str(moved.base)
+    observer = Recorder()
+    await run_job(moved.load_config(("--trainer.steps", "2")), moved, observer)
+    assert sorted(observer.steps) == [2]
+    assert SnapshotStore(moved.policies).latest("policy").number > before.number
 
 
 async def test_a_trainer_that_raises_ends_the_job_at_once_with_its_error(

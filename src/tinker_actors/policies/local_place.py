@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from tinker_actors.errors import UnknownPolicyError
@@ -38,12 +39,12 @@ class LocalPlace:
     def manifests(self, policy_id: PolicyId, kind: HandleKind) -> list[Manifest]:
         """The manifests of all of a policy and kind."""
         folder = self.root / folder_of(policy_id) / kind
-        return [Manifest.load(folder / name) for name in self.names(policy_id, kind)]
+        return [self._manifest(folder / name) for name in self.names(policy_id, kind)]
 
     def manifest(self, handle: Handle) -> Manifest | None:
         """What a directory's manifest says."""
         path = self._path(handle)
-        return Manifest.load(path) if path.is_dir() else None
+        return self._manifest(path) if path.is_dir() else None
 
     def where(self, handle: Handle) -> str:
         """A directory's absolute path."""
@@ -97,5 +98,21 @@ class LocalPlace:
         else:
             mark.unlink(missing_ok=True)
 
+    def _manifest(self, directory: Path) -> Manifest:
+        manifest = Manifest.load(directory)
+        return replace(manifest, base_model=base_beside(self.root, manifest.base_model))
+
     def _path(self, handle: Handle) -> Path:
         return self.root / folder_of(handle.policy_id) / handle.kind / handle.name
+
+
+def base_beside(root: Path, name: str) -> str:
+    """A base model's name; where it is a folder that is gone, the one called so that lies beside a store, if any.
+
+    A run that made its own base model keeps it there, so that the run's folder can be moved as a whole.
+    """
+    folder = Path(name)
+    if not folder.is_absolute() or folder.exists():
+        return name
+    beside = root.parent / folder.name
+    return str(beside) if (beside / "config.json").is_file() else name

@@ -14,6 +14,7 @@ from typing import Any
 import tomli_w
 
 from tinker_actors.errors import ConfigError, RunError
+from tinker_actors.policies.local_place import base_beside
 from tinker_actors.scheduler.loading import JobConfig, load_config
 from tinker_actors.scheduler.versions import Version
 from tinker_actors.telemetry import keep_records
@@ -169,6 +170,7 @@ class RunFolder:
         if not self.state.exists():
             return None
         data: dict[str, Any] = json.loads(self.state.read_text())
+        data["base_model"] = base_beside(self.policies.resolve(), data["base_model"])
         policies = {name: PolicyState(**plain) for name, plain in data.pop("policies").items()}
         versions = tuple(Version.of(plain) for plain in data.pop("versions"))
         return RunState(**data, policies=policies, versions=versions)

@@ -46,12 +46,15 @@ def read_spec(folder: Path) -> PolicySpec:
     return PolicySpec.from_plain(_state(folder)["spec"])
 
 
-def read_checkpoint(folder: Path, policy_id: str, base: BaseModel, *, optimizer: bool = True) -> TrainedPolicy:
+def read_checkpoint(
+    folder: Path, policy_id: str, spec: PolicySpec, base: BaseModel, *, optimizer: bool = True
+) -> TrainedPolicy:
     """A policy as it was saved.
 
     Args:
         folder: A verified checkpoint.
         policy_id: The policy's id from now on.
+        spec: What the policy was made from.
         base: The base model of its spec.
         optimizer: Whether moments, step, pending gradients and random numbers come back too; without them the policy
             is a new one that starts from the saved weights.
@@ -60,7 +63,7 @@ def read_checkpoint(folder: Path, policy_id: str, base: BaseModel, *, optimizer:
         PolicyError: The saved weights don't fit the base model, which isn't the one that they were trained on.
     """
     state = _state(folder)
-    policy = TrainedPolicy(policy_id, PolicySpec.from_plain(state["spec"]), base)
+    policy = TrainedPolicy(policy_id, spec, base)
     weights = load_file(folder / WEIGHTS)
     if {name: value.shape for name, value in weights.items()} != {
         name: value.shape for name, value in policy.parameters.items()

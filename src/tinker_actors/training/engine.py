@@ -270,8 +270,10 @@ class TrainingEngine:
         source = self.store if store is None else SnapshotStore(store)
         snapshot = source.get(handle)
         folder = source.fetch(snapshot)
-        self._check_base(read_spec(folder))
-        restored = read_checkpoint(folder, policy_id, self.base, optimizer=optimizer)
+        # the store knows where a base model is that was moved with it
+        spec = replace(read_spec(folder), base_model=snapshot.base_model)
+        self._check_base(spec)
+        restored = read_checkpoint(folder, policy_id, spec, self.base, optimizer=optimizer)
         restored.parent = handle
         self._policies[policy_id] = restored
         self._policies.use([policy_id])
