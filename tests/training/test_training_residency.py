@@ -71,6 +71,13 @@ def test_the_policies_of_one_pass_stay_together_whatever_the_limit(make, tmp_pat
     assert resident(limited) == {"c"}
 
 
+def test_a_policy_that_begins_from_a_snapshot_counts_against_the_limit(make, tmp_path):
+    limited = TrainingEngine("tiny-llama", tmp_path / "store", resident=Residency(policies=1))
+    limited.create(make.spec("a"))
+    limited.fork(limited.publish("a").handle, policy="b")
+    assert resident(limited) == {"b"}
+
+
 def test_state_that_does_not_fit_on_the_disk_stays_in_memory_and_the_call_is_refused(make, exact, tmp_path):
     missing = tmp_path / "gone"
     engine = TrainingEngine("tiny-llama", tmp_path / "store", resident=Residency(policies=1, folder=str(missing)))

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+# below this many parameters a second computing thread costs more than it brings
+_SMALL = 10_000_000
+
 TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -81,6 +84,10 @@ class BaseModel:
     def context_length(self) -> int:
         """Longest sequence in tokens that the model was made for."""
         return int(self.text_config.max_position_embeddings)
+
+    def threads(self, asked: int | None) -> int | None:
+        """How many threads compute it: as asked, else 1 for fewer than ten million parameters; None for torch's own."""
+        return 1 if asked is None and self.model.num_parameters() < _SMALL else asked
 
     def skeleton(self) -> PreTrainedModel:
         """A fresh module tree over the same weights.

@@ -18,9 +18,6 @@ from tinker_actors.sampling.requests import SampledToken, SamplingReply, Samplin
 from tinker_actors.sampling.residents import Residents
 from tinker_actors.sampling.rows import Ticket
 
-# Below this many parameters a second computing thread costs more than it brings.
-_SMALL_MODEL = 10_000_000
-
 
 class Sampler(Actor):
     """Samples from any number of snapshots over one base model.
@@ -112,9 +109,6 @@ class Sampler(Actor):
             raise ConfigError(
                 f"context_length is {self._context_length}; {base.name} was made for at most {longest} tokens"
             )
-        threads = self._threads
-        if threads is None and sum(p.numel() for p in base.model.parameters()) < _SMALL_MODEL:
-            threads = 1
         self._residents = await asyncio.to_thread(
             Residents,
             base=base,
@@ -128,7 +122,7 @@ class Sampler(Actor):
             context_length=self._context_length or longest,
             answer=self._from_engine,
             progress=self._progress_from_engine,
-            threads=threads,
+            threads=base.threads(self._threads),
             **self._options,
         )
         self._engine.start()

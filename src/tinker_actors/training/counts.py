@@ -38,7 +38,7 @@ class TrainerStats:
 
 
 class Counts:
-    """Counts on the trainer's thread; read from any."""
+    """What counts from one side alone: times and failures on the trainer's thread, all else on its event loop."""
 
     def __init__(self) -> None:
         self.passes = self.datums = self.tokens = self.optimizer_steps = self.published = self.failed = 0

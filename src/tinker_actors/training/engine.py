@@ -14,6 +14,7 @@ from tinker_actors.errors import ConfigError, DataError, PolicyError, UnknownPol
 from tinker_actors.models import load_base
 from tinker_actors.models.lora import MultiLoraModel
 from tinker_actors.policies import Handle, PolicySpec, Snapshot, SnapshotStore
+from tinker_actors.policies.handles import check_id
 from tinker_actors.policies.handover import hand_over
 from tinker_actors.training.batching import Example, check_batch, examples_of, plain_batches
 from tinker_actors.training.checkpoint import read_checkpoint, read_spec, write_checkpoint
@@ -68,12 +69,8 @@ class TrainingEngine:
             PolicyError: A policy of this name is in training here.
         """
         self._check_base(spec)
-        policy_id = spec.name or f"policy-{secrets.token_hex(6)}"
-        if policy_id in self._policies:
-            raise PolicyError(f"policy {policy_id!r} is in training here already; choose another name or delete it")
-        self._policies[policy_id] = TrainedPolicy(policy_id, spec, self.base)
-        self._policies.use([policy_id])
-        return policy_id
+        policy_id = self._free(spec.name)
+        return self._take(TrainedPolicy(policy_id, spec, self.base))
 
     def delete(self, policy_id: str) -> None:
         """End a policy's training and free its state; its snapshots and checkpoints stay in the store.
@@ -264,9 +261,9 @@ class TrainingEngine:
             PolicyError: The handle isn't one of a checkpoint, or a policy of the new id is in training here.
         """
         parsed = Handle.parse(handle, kind="weights")
-        if policy is not None and policy in self._policies:
-            raise PolicyError(f"policy {policy!r} is in training here already; choose another name or delete it")
-        policy_id = Handle(policy_id=policy or parsed.policy_id, kind="weights", name=parsed.name).policy_id
+        policy_id = Handle(
+            policy_id=self._free(policy) if policy else parsed.policy_id, kind="weights", name=parsed.name
+        ).policy_id
         source = self.store if store is None else SnapshotStore(store)
         snapshot = source.get(handle)
         folder = source.fetch(snapshot)
@@ -275,9 +272,7 @@ class TrainingEngine:
         self._check_base(spec)
         restored = read_checkpoint(folder, policy_id, spec, self.base, optimizer=optimizer)
         restored.parent = handle
-        self._policies[policy_id] = restored
-        self._policies.use([policy_id])
-        return policy_id
+        return self._take(restored)
 
     def fork(self, handle: str, *, policy: str | None = None, store: str | Path | None = None) -> str:
         """Make a new policy that starts cold from the weights of a snapshot or checkpoint, and return its id.
@@ -293,19 +288,16 @@ class TrainingEngine:
             ConfigError: It is of another base model.
             PolicyError: A policy of the new id is in training here.
         """
-        policy_id = policy or f"policy-{secrets.token_hex(6)}"
+        policy_id = self._free(policy)
         if Handle.parse(handle).kind == "weights":
             return self.load(handle, policy=policy_id, optimizer=False, store=store)
-        if policy_id in self._policies:
-            raise PolicyError(f"policy {policy_id!r} is in training here already; choose another name or delete it")
         source = self.store if store is None else SnapshotStore(store)
         manifest = source.manifest(handle)
         self._check_base(PolicySpec(base_model=manifest.base_model))
         folder = source.fetch(source.get(handle))
         forked = read_snapshot(folder, manifest, policy_id, self.base)
         forked.parent = handle
-        self._policies[policy_id] = forked
-        return policy_id
+        return self._take(forked)
 
     def export_base(self, policy_id: str, path: str | Path) -> str:
         """Write a policy's weights, merged into the base's, as a transformers directory with tokenizer: a new base.
@@ -324,6 +316,19 @@ class TrainingEngine:
     def close(self) -> None:
         """Forget all policies and free what they hold in memory and on disk; the store stays."""
         self._policies.close()
+
+    def _free(self, name: str | None) -> str:
+        """The id of a new policy: its name, or one that is drawn."""
+        policy_id = name or f"policy-{secrets.token_hex(6)}"
+        if policy_id in self._policies:
+            raise PolicyError(f"policy {policy_id!r} is in training here already; choose another name or delete it")
+        return policy_id
+
+    def _take(self, policy: TrainedPolicy) -> str:
+        """Train a policy from now on, in place of one of its id; others go to disk as far as the limits demand it."""
+        self._policies[policy.policy_id] = policy
+        self._policies.use([policy.policy_id])
+        return policy.policy_id
 
     def _policy(self, policy_id: str) -> TrainedPolicy:
         """A policy, in memory, and others on disk as far as the limits demand it."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate
 from typing import TypeAlias
 
 import torch
@@ -112,7 +113,7 @@ def _hidden(model: PreTrainedModel, blocks: Sequence[Block], padding: int) -> li
 def _scores(members: Sequence[Member], hidden: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
     """Log-probs and entropies of each block's targets; a head that isn't trained is read once for all."""
     found: dict[int, tuple[Tensor, Tensor]] = {}
-    heads = [_head(work.policy.model) for work, _, _ in members]
+    heads = [output_head(work.policy.model) for work, _, _ in members]
     frozen = [index for index, head in enumerate(heads) if is_frozen(head)]
     # a head that isn't trained is the base's own, whoever's module it is
     groups = [frozen] if frozen else []
@@ -124,7 +125,12 @@ def _scores(members: Sequence[Member], hidden: Sequence[Tensor]) -> list[tuple[T
     return [found[index] for index in range(len(members))]
 
 
-def _head(model: PreTrainedModel) -> nn.Module:
+def output_head(model: PreTrainedModel) -> nn.Module:
+    """What gives logits.
+
+    Raises:
+        ModelError: The model has no such thing.
+    """
     head = model.get_output_embeddings()
     if head is None:
         raise ModelError(f"{type(model).__name__} has no output head; a causal language model is needed")
@@ -138,8 +144,8 @@ def _head_scores(
     device = hidden[0].device
     counts = [rows.shape[0] for rows in hidden]
     padding = -sum(counts) % ROW_MULTIPLE
-    firsts = [sum(counts[:index]) for index in range(len(counts))]
     blocks = [block for _, block in pairs]
+    firsts = accumulate(counts[:-1], initial=0)
     distributions = [block.distributions_N + first for block, first in zip(blocks, firsts, strict=True)]
     logprobs_N, entropy_P = head_scores(
         head,

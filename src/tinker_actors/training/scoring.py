@@ -14,13 +14,12 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from tinker_actors.errors import ModelError
 from tinker_actors.models.vision import Vision
 from tinker_actors.training.attention import lowest
 from tinker_actors.training.batching import MicroBatch
 from tinker_actors.training.contract import ForwardBackwardResult
 from tinker_actors.training.head import LOWEST_LOGPROB
-from tinker_actors.training.passes import recomputing
+from tinker_actors.training.passes import output_head, recomputing
 from tinker_actors.training.work import Work
 
 
@@ -92,23 +91,10 @@ def score(
             values.append(value_head(hidden_PH)[place_N])
         return (hidden_PH.unsqueeze(0),)
 
-    head = model.get_output_embeddings()
-    if head is None:
-        raise ModelError(f"{type(model).__name__} has no output head; a causal language model is needed")
-    positions, extra = batch.positions_BL, {}
-    if vision is not None and batch.pictured:
-        positions, _ = vision.positions(batch.pictured)
-        extra = vision.arguments(model, batch.pictured)
-    # A hook, so that whatever the model does to its logits after the head (scaling, soft caps) is still done.
-    hook = head.register_forward_pre_hook(keep_scored)
+    # a hook, so that whatever the model does to its logits after the head (scaling, soft caps) is still done
+    hook = output_head(model).register_forward_pre_hook(keep_scored)
     try:
-        output = model(
-            input_ids=batch.tokens_BL.to(device),
-            attention_mask=_mask(batch, model.dtype, device),
-            position_ids=positions.to(device),
-            use_cache=False,
-            **extra,
-        )
+        output = model(**_read(model, batch, vision, device), use_cache=False)
     finally:
         hook.remove()
     all_PV = _logprobs(output.logits[0], places_P3[:, 2], vision)
@@ -117,6 +103,20 @@ def score(
         # a few rows at a time: a whole vocabulary a row is the largest thing there is
         entropy_P = torch.cat([_entropy(rows_QV) for rows_QV in all_PV.split(128)])
     return logprobs_N, entropy_P[place_N], values[0] if values else None
+
+
+def _read(model: PreTrainedModel, batch: MicroBatch, vision: Vision | None, device: torch.device) -> dict[str, Any]:
+    """What the model reads: ids, attention and positions, and the images among them."""
+    positions, images = batch.positions_BL, {}
+    if vision is not None and batch.pictured:
+        positions, _ = vision.positions(batch.pictured)
+        images = vision.arguments(model, batch.pictured)
+    return {
+        "input_ids": batch.tokens_BL.to(device),
+        "attention_mask": _mask(batch, model.dtype, device),
+        "position_ids": positions.to(device),
+        **images,
+    }
 
 
 def _logprobs(logits_PV: Tensor, temperatures_P: Tensor, vision: Vision | None) -> Tensor:

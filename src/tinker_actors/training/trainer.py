@@ -29,9 +29,6 @@ from tinker_actors.training.residency import Residency
 
 T = TypeVar("T")
 
-# Below this many parameters a second computing thread costs more than it brings.
-_SMALL_MODEL = 10_000_000
-
 
 class _AbandonedError(PolicyError):
     """The asker gave up; raised between micro-batches."""
@@ -77,10 +74,7 @@ class Trainer(Actor):
     async def on_start(self) -> None:
         """Load the base model."""
         self._engine = await self._run(self._open)
-        threads = self._threads
-        if threads is None and self._engine.base.model.num_parameters() < _SMALL_MODEL:
-            threads = 1
-        if threads is not None:
+        if (threads := self._engine.base.threads(self._threads)) is not None:
             await self._run(_compute_with, threads)
 
     async def on_stop(self) -> None:
