@@ -119,6 +119,7 @@ class Ours(Telling):
         from tinker_actors.models import load_base, load_tokenizer
         from tinker_actors.policies import SnapshotStore
         from tinker_actors.sampling.engine import Engine
+        from tinker_actors.sampling.limits import EngineLimits
         from tinker_actors.sampling.residents import Residents
 
         self.case = case
@@ -145,7 +146,7 @@ class Ours(Telling):
             context_length=2048,
             answer=lambda done: [self._answers.put(entry) for entry in done] and None,
             progress=self._count,
-            prefix_caching=prefix_caching,
+            limits=EngineLimits(prefix_caching=prefix_caching),
             threads=torch.get_num_threads(),
         )
         self._engine.start()

@@ -13,6 +13,7 @@ from tinker_actors.models import load_base, load_tokenizer, save_model_directory
 from tinker_actors.policies import Snapshot, SnapshotStore
 from tinker_actors.sampling import SamplingParams, SamplingReply, SamplingRequest
 from tinker_actors.sampling.engine import Engine
+from tinker_actors.sampling.limits import EngineLimits
 from tinker_actors.sampling.residents import Residents
 
 BASE = "tiny-llama"
@@ -111,11 +112,13 @@ class Harness:
             max_adapters=max_adapters,
             adapter_memory=adapter_memory,
         )
+        limits = {name: options.pop(name) for name in EngineLimits.__dataclass_fields__ if name in options}
         self.engine = Engine(
             residents=self.residents,
             tokenizer=load_tokenizer(base),
             context_length=context_length,
             answer=lambda done: [self.answers.put(entry) for entry in done],
+            limits=EngineLimits(**limits),
             **options,
         )
 

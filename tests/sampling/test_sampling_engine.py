@@ -258,6 +258,16 @@ def test_a_failing_batch_fails_its_requests_and_not_the_engine(served, monkeypat
     assert engine.serve([ask(one.handle, "x")])[0].samples
 
 
+def test_samples_whose_text_cannot_be_told_fail_alone_and_not_the_engine(served, monkeypatch):
+    engine, one = served
+    monkeypatch.setattr(engine.engine._admission.text, "decode", lambda _: 1 / 0)
+    (answer,) = engine.serve([ask(one.handle, "x")])
+    assert isinstance(answer, SamplingError)
+    assert "ZeroDivisionError" in str(answer)
+    monkeypatch.undo()
+    assert engine.serve([ask(one.handle, "x")])[0].samples
+
+
 def test_stopping_fails_what_waits_and_refuses_what_comes(served):
     engine, one = served
     engine.engine.submit(ask(one.handle, "x", max_tokens=40))

@@ -17,6 +17,7 @@ from tinker_actors.data import TurnEnd
 from tinker_actors.errors import PolicyError, SamplingError
 from tinker_actors.models.tokenizer import Tokenizer
 from tinker_actors.sampling.admission import Admission
+from tinker_actors.sampling.limits import EngineLimits
 from tinker_actors.sampling.memory import Memory
 from tinker_actors.sampling.metrics import Meter, SamplerStats
 from tinker_actors.sampling.networks import Network
@@ -44,6 +45,18 @@ class Engine:
     A step computes the next token of every running sample and as much of the prompts as its budget leaves room for,
     whatever their snapshots. Requests join and leave between any two steps. What a request gets doesn't depend on what
     shares its steps, to the last bit; each runs on the snapshot that it was pinned to when it was submitted.
+
+    Args:
+        residents: The snapshots that are loaded.
+        tokenizer: The base model's; its stop ids end samples by default.
+        context_length: Longest prompt and reply together, in tokens.
+        answer: Called in the engine's thread with the requests that a step finished.
+        progress: Called in the engine's thread with the tokens of requests that are streamed.
+        limits: How much it does at a time.
+        threads: Torch's computing threads; None leaves torch's setting.
+
+    Raises:
+        ConfigError: The memory for keys and values doesn't hold one sequence of the context's length.
     """
 
     def __init__(
@@ -54,31 +67,10 @@ class Engine:
         context_length: int,
         answer: Callable[[Sequence[Answer]], None],
         progress: Callable[[Sequence[Progress]], None] | None = None,
-        max_batch: int = 256,
-        max_step_tokens: int = 512,
-        max_waiting: int = 65_536,
-        kv_memory: int = 2**30,
-        prefix_caching: bool = True,
+        limits: EngineLimits | None = None,
         threads: int | None = None,
     ) -> None:
-        """Prepare; `start` begins.
-
-        Args:
-            residents: The snapshots that are loaded.
-            tokenizer: The base model's; its stop ids end samples by default.
-            context_length: Longest prompt and reply together, in tokens.
-            answer: Called in the engine's thread with the requests that a step finished.
-            progress: Called in the engine's thread with the tokens of requests that are streamed.
-            max_batch: Samples that run at once at most.
-            max_step_tokens: Tokens of a step at most, unless more samples draw.
-            max_waiting: Samples that may wait; a request beyond them is refused.
-            kv_memory: Bytes for keys and values.
-            prefix_caching: Whether finished sequences stay for prompts that go on from them.
-            threads: Torch's computing threads; None leaves torch's setting.
-
-        Raises:
-            ConfigError: `kv_memory` doesn't hold one sequence of the context's length.
-        """
+        limits = limits or EngineLimits()
         self._residents, self._answer, self._progress = residents, answer, progress
         self._threads = threads
         self._changed = threading.Condition()
@@ -87,23 +79,23 @@ class Engine:
         self._thread = threading.Thread(target=self._run, name="sampler-engine", daemon=True)
         self._meter, self._steps = Meter(), Steps()
         self._admission = Admission(
-            residents, tokenizer, self._meter, context_length=context_length, max_waiting=max_waiting
+            residents, tokenizer, self._meter, context_length=context_length, max_waiting=limits.max_waiting
         )
         residents.lodging.wake = self._wake
         self._schedule = Schedule(
             Memory.within(
-                kv_memory,
+                limits.kv_memory,
                 residents.network.kv_shape,
                 residents.network.dtype,
                 longest=context_length,
-                most=2 * max_batch,
-                prefix_caching=prefix_caching,
+                most=2 * limits.max_batch,
+                prefix_caching=limits.prefix_caching,
                 device=residents.network.device,
             ),
             residents.lodging,
             self._meter,
-            max_rows=max_batch,
-            max_tokens=max_step_tokens,
+            max_rows=limits.max_batch,
+            max_tokens=limits.max_step_tokens,
         )
 
     def start(self) -> None:
@@ -272,7 +264,8 @@ class Engine:
         began = time.perf_counter()
         try:
             outcome = self._steps.run(network, works, self._schedule)
-        except Exception as error:  # a failing step (out of memory, a broken adapter) must not end the engine
+            self._take(outcome)
+        except Exception as error:  # what fails (memory, an adapter, a decoder) must not end the engine
             logger.exception("a step of %d rows failed", len(works))
             failure = SamplingError(f"the step failed: {type(error).__name__}: {error}")
             failure.__cause__ = error
@@ -282,7 +275,6 @@ class Engine:
                     self._schedule.release(row, broken=True)
             self._fail(tickets, failure)
             return
-        self._take(outcome)
         self._meter.step(
             began,
             prefilled=outcome.prefilled,

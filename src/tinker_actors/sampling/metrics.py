@@ -195,26 +195,24 @@ class Meter:
         self.requests = self.failed = self.cancelled = self.refused = self.preempted = self.samples = 0
         self.prompt_tokens = self.prefilled = self.cached = self.generated = self.steps = 0
         self.busy = self.prefill_busy = 0.0
-        self.queue: deque[float] = deque(maxlen=_KEPT)
-        self.first: deque[float] = deque(maxlen=_KEPT)
-        self.between: deque[float] = deque(maxlen=_KEPT)
+        self._all = Times()
         self._by_snapshot: dict[str, AdapterStats] = {}
         self._rows = Counter[str]()
         self._times: dict[str, Times] = {}
 
     def queued(self, handle: str, seconds: float) -> None:
         """A request has got its first place."""
-        self.queue.append(seconds)
+        self._all.queue.append(seconds)
         self._times_of(handle).queue.append(seconds)
 
     def began(self, handle: str, seconds: float) -> None:
         """A request has got its first token."""
-        self.first.append(seconds)
+        self._all.first.append(seconds)
         self._times_of(handle).first.append(seconds)
 
     def went_on(self, handle: str, seconds: float) -> None:
         """A sample has got another token."""
-        self.between.append(seconds)
+        self._all.between.append(seconds)
         self._times_of(handle).between.append(seconds)
 
     def _times_of(self, handle: str) -> Times:
@@ -299,9 +297,9 @@ class Meter:
             busy_seconds=self.busy,
             prefill_seconds=self.prefill_busy,
             occupancy=self.generated / self.steps if self.steps else 0.0,
-            queue_seconds=Spread.of(self.queue),
-            first_token_seconds=Spread.of(self.first),
-            token_seconds=Spread.of(self.between),
+            queue_seconds=Spread.of(self._all.queue),
+            first_token_seconds=Spread.of(self._all.first),
+            token_seconds=Spread.of(self._all.between),
             snapshots=tuple(holdings),
             by_snapshot={handle: self._adapter_stats(handle, holding) for handle, holding in holdings.items()},
         )

@@ -13,6 +13,7 @@ from tinker_actors.models.catalogue import load_tokenizer
 from tinker_actors.policies import SnapshotStore
 from tinker_actors.sampling.arrivals import as_they_come
 from tinker_actors.sampling.engine import Answer, Engine, Progress
+from tinker_actors.sampling.limits import EngineLimits, check_positive
 from tinker_actors.sampling.metrics import SamplerStats
 from tinker_actors.sampling.requests import SampledToken, SamplingReply, SamplingRequest
 from tinker_actors.sampling.residents import Residents
@@ -24,6 +25,30 @@ class Sampler(Actor):
 
     Snapshots load and leave only by `refresh`. A request for one that isn't loaded is refused: the base model is never
     served instead. `sample` runs concurrently: what is asked joins the running batch at its next step.
+
+    Args:
+        base_model: Name of the base model, which loads when the actor starts.
+        store: Folder of the snapshot store.
+        max_batch: Samples that run at once at most.
+        max_step_tokens: Tokens of one step at most: long prompts are computed in parts beside running samples.
+        max_waiting: Samples that may wait; a request beyond them is refused with `Overloaded`.
+        context_length: Longest prompt and reply together, in tokens; None is the base model's own.
+        kv_memory: Bytes for keys and values, running and cached.
+        prefix_caching: Whether finished sequences stay, as memory allows, for prompts that go on from them.
+        max_adapters: Adapters among the base's layers at once; of those that are served, the longest unused give
+            way to others and come back when they are asked for. None for all that are served.
+        adapter_memory: Bytes of host memory for copies of adapters, where `max_adapters` bounds them; the rest is
+            read again from the store, beside the running batch.
+        keep_base: Whether the base model stays in memory as it was loaded, for trainers, other samplers and lent
+            full weights in this process. If not, and nobody has loaded it yet, only what the sampler computes with
+            stays.
+        dtype: The base weights' dtype by name.
+        device: Where the base's weights, the adapters and the keys and values are, and what computes: `cpu`, `cuda`
+            or a GPU by its number, `cuda:1`.
+        threads: Computing threads; None is 1 for models of less than ten million parameters, else torch's setting.
+
+    Raises:
+        ConfigError: A number is not positive.
     """
 
     def __init__(
@@ -44,44 +69,19 @@ class Sampler(Actor):
         device: str = "cpu",
         threads: int | None = None,
     ) -> None:
-        """Configure; the base model loads when the actor starts.
-
-        Args:
-            base_model: Name of the base model.
-            store: Folder of the snapshot store.
-            max_batch: Samples that run at once at most.
-            max_step_tokens: Tokens of one step at most: long prompts are computed in parts beside running samples.
-            max_waiting: Samples that may wait; a request beyond them is refused with `Overloaded`.
-            context_length: Longest prompt and reply together, in tokens; None is the base model's own.
-            kv_memory: Bytes for keys and values, running and cached.
-            prefix_caching: Whether finished sequences stay, as memory allows, for prompts that go on from them.
-            max_adapters: Adapters among the base's layers at once; of those that are served, the longest unused give
-                way to others and come back when they are asked for. None for all that are served.
-            adapter_memory: Bytes of host memory for copies of adapters, where `max_adapters` bounds them; the rest is
-                read again from the store, beside the running batch.
-            keep_base: Whether the base model stays in memory as it was loaded, for trainers, other samplers and lent
-                full weights in this process. If not, and nobody has loaded it yet, only what the sampler computes with
-                stays.
-            dtype: The base weights' dtype by name.
-            device: Where the base's weights, the adapters and the keys and values are, and what computes: `cpu`, `cuda`
-                or a GPU by its number, `cuda:1`.
-            threads: Computing threads; None is 1 for models of less than ten million parameters, else torch's setting.
-
-        Raises:
-            ConfigError: A number is not positive.
-        """
-        numbers = {
-            "max_batch": max_batch,
-            "max_step_tokens": max_step_tokens,
-            "max_waiting": max_waiting,
-            "context_length": context_length,
-            "kv_memory": kv_memory,
-            "max_adapters": max_adapters,
-            "threads": threads,
-        }
-        for name, value in numbers.items():
-            if value is not None and value < 1:
-                raise ConfigError(f"{name} is {value}; an integer >= 1 is needed")
+        self._limits = EngineLimits(
+            max_batch=max_batch,
+            max_step_tokens=max_step_tokens,
+            max_waiting=max_waiting,
+            kv_memory=kv_memory,
+            prefix_caching=prefix_caching,
+        )
+        for name, value in (
+            ("context_length", context_length),
+            ("max_adapters", max_adapters),
+            ("threads", threads),
+        ):
+            check_positive(name, value)
         if adapter_memory < 0:
             raise ConfigError(f"adapter_memory is {adapter_memory}; an integer >= 0 is needed")
         self._load = load_base if keep_base else load_own_base
@@ -90,13 +90,6 @@ class Sampler(Actor):
         self._dtype, self._device = dtype, device
         self._store = SnapshotStore(store)
         self._context_length = context_length
-        self._options = {
-            "max_batch": max_batch,
-            "max_step_tokens": max_step_tokens,
-            "max_waiting": max_waiting,
-            "kv_memory": kv_memory,
-            "prefix_caching": prefix_caching,
-        }
         self._answers: dict[Ticket, asyncio.Future[SamplingReply]] = {}
         self._streams: dict[Ticket, asyncio.Queue[SampledToken | None]] = {}
 
@@ -122,8 +115,8 @@ class Sampler(Actor):
             context_length=self._context_length or longest,
             answer=self._from_engine,
             progress=self._progress_from_engine,
+            limits=self._limits,
             threads=base.threads(self._threads),
-            **self._options,
         )
         self._engine.start()
 

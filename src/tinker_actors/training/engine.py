@@ -14,7 +14,6 @@ from tinker_actors.errors import ConfigError, DataError, PolicyError, UnknownPol
 from tinker_actors.models import load_base
 from tinker_actors.models.lora import MultiLoraModel
 from tinker_actors.policies import Handle, PolicySpec, Snapshot, SnapshotStore
-from tinker_actors.policies.handles import check_id
 from tinker_actors.policies.handover import hand_over
 from tinker_actors.training.batching import Example, check_batch, examples_of, plain_batches
 from tinker_actors.training.checkpoint import read_checkpoint, read_spec, write_checkpoint

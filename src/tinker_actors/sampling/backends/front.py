@@ -221,8 +221,7 @@ class EngineSampler(Actor):
     def _admit(self, samples: int) -> None:
         if self._under_way + samples > self._max_waiting:
             self._meter.refused += 1
-            rate = self._meter.samples / self._meter.busy if self._meter.samples and self._meter.busy else 1.0
-            seconds = round(min(60.0, max(0.1, samples / rate)), 1)
+            seconds = self._meter.seconds_for(samples)
             raise Overloaded(
                 f"{self._under_way} samples are under way, at most {self._max_waiting} may; ask again in {seconds} s",
                 seconds,
