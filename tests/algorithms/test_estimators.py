@@ -46,7 +46,7 @@ def test_rewards_of_one_task_are_centred_on_their_own_mean():  # L9
 
 
 @pytest.mark.parametrize("name", GROUP_ESTIMATORS)
-@pytest.mark.parametrize("rewards", [[1, 1, 1, 1], [0.1] * 7, [0.1 + 0.2] * 3, [0.0, 0.0]])
+@pytest.mark.parametrize("rewards", [[1, 1, 1, 1], [0.1] * 7, [0.1 + 0.2] * 3, [0.0, 0.0], [0.1 + 0.2, 0.3]])
 def test_equal_rewards_give_exactly_zero(name: str, rewards: list[float]):  # L8
     assert of_group(name, rewards) == [0.0] * len(rewards)
 

@@ -8,7 +8,7 @@ from itertools import islice
 
 from tinker_actors.algorithms.aggregation import Aggregation, factors
 from tinker_actors.algorithms.estimators import Estimator, SeatGroup
-from tinker_actors.data import Datum, Group, Trajectory, rl_datums
+from tinker_actors.data import Datum, Group, Trajectory, all_equal, rl_datums
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +86,7 @@ def policy_batch(
         left_out=sum(group.left_out for group in groups),
         action_tokens=sum(trajectory.action_tokens for trajectory in members),
         groups=len(groups),
-        flat_groups=sum(len(set(group.rewards)) == 1 for group in groups),
+        flat_groups=sum(all_equal(group.rewards) for group in groups),
         members=tuple((trajectory, len(own)) for trajectory, own in zip(members, made, strict=True)),
     )
 

@@ -4,7 +4,8 @@ An estimator sees all groups that one policy trains on in a step, each of one ta
 trajectory how much its actions are to be favoured. Most look at the rewards of one group at a time: those are functions
 of a list of rewards, `GroupEstimator`, and `by_group` makes estimators of them.
 
-Where the rewards that a baseline is taken over are all equal there is no signal: advantages are exactly 0.
+Where the rewards that a baseline is taken over are all equal, as of `all_equal`, there is no signal: advantages are
+exactly 0.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from tinker_actors.data import Trajectory
+from tinker_actors.data import Trajectory, all_equal
 from tinker_actors.errors import AlgorithmError
 
 TokenRows: TypeAlias = tuple[tuple[float, ...], ...]
@@ -113,9 +114,9 @@ def checked(rewards: Sequence[float]) -> list[float]:
 
 
 def centred(rewards: Sequence[float]) -> list[float]:
-    """Rewards minus their mean; exactly 0 where all are equal."""
+    """Rewards minus their mean; exactly 0 where all are equal, as of `all_equal`."""
     values = checked(rewards)
-    if not values or min(values) == max(values):
+    if all_equal(values):
         return [0.0] * len(values)
     mean = math.fsum(values) / len(values)
     return [value - mean for value in values]

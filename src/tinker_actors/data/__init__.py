@@ -9,6 +9,7 @@ from tinker_actors.data.endings import EpisodeEnd, TurnEnd
 from tinker_actors.data.images import Image
 from tinker_actors.data.inputs import Chunk, ImageChunk, ModelInput, TextChunk, concatenate
 from tinker_actors.data.messages import Message, Role, ToolCall, ToolList, tool_results
+from tinker_actors.data.rewards import all_equal
 from tinker_actors.data.seeds import derive_seed
 from tinker_actors.data.trajectories import (
     Episode,
@@ -39,6 +40,7 @@ __all__ = [
     "Trajectory",
     "Turn",
     "TurnEnd",
+    "all_equal",
     "concatenate",
     "derive_seed",
     "rl_datums",

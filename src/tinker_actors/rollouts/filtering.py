@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from tinker_actors.data import Group
+from tinker_actors.data import Group, all_equal
 from tinker_actors.errors import ConfigError, RunError
 from tinker_actors.rollouts.collecting import Collected
 from tinker_actors.rollouts.plans import RolloutPlan
@@ -16,7 +16,7 @@ def rewards_vary(group: Group) -> bool:
     Episodes in which it never came to act don't count: no advantage is taken over them.
     """
     played = ([entry for entry in group.trajectories(seat) if entry.turns] for seat in group.trainable_seats)
-    return any(len({entry.reward for entry in entries}) > 1 for entries in played)
+    return not all(all_equal([entry.reward for entry in entries]) for entries in played)
 
 
 async def collect_kept(

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import Literal, TypeAlias
 
-from tinker_actors.data import Episode, Group, Trajectory
+from tinker_actors.data import Episode, Group, Trajectory, all_equal
 
 Outcome: TypeAlias = Literal["win", "draw", "loss"]
 _POINTS: Mapping[Outcome, float] = {"win": 1.0, "draw": 0.5, "loss": 0.0}
@@ -15,9 +15,9 @@ _POINTS: Mapping[Outcome, float] = {"win": 1.0, "draw": 0.5, "loss": 0.0}
 def outcome(episode: Episode, trajectory: Trajectory) -> Outcome:
     """How an episode went for a seat: a draw if all earned the same, a win if nobody earned more, else a loss."""
     rewards = [entry.reward for entry in episode.trajectories]
-    if min(rewards) == max(rewards):
+    if all_equal(rewards):
         return "draw"
-    return "win" if trajectory.reward == max(rewards) else "loss"
+    return "win" if all_equal((trajectory.reward, max(rewards))) else "loss"
 
 
 def seat_outcomes(groups: Sequence[Group]) -> dict[str, float]:
