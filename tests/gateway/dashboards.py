@@ -26,6 +26,7 @@ from tinker_actors.scheduler.job_folder import JobFolder
 from tinker_actors.scheduler.job_records import Job
 from tinker_actors.scheduler.resources import Resources
 from tinker_actors.scheduler.run_folder import RunFolder
+from tinker_actors.scheduler.scheduler_settings import SchedulerSettings
 from tinker_actors.scheduler.service import Scheduler
 from tinker_actors.scheduler.states import JobKind, JobState
 from tinker_actors.telemetry import JsonlWriter
@@ -98,7 +99,11 @@ async def dashboard(root: Path, *, room: int = 2, admit: Admit | None = None) ->
     """A dashboard over no model and a scheduler with room for so many jobs."""
     async with Runtime(root, [], in_process=True) as runtime:
         scheduler = await runtime.mesh.spawn(
-            Scheduler, str(root / "scheduler"), Resources(cpu_workers=room), command=fake, grace=1.0, name="scheduler"
+            Scheduler,
+            str(root / "scheduler"),
+            Resources(cpu_workers=room),
+            settings=SchedulerSettings(command=fake, grace=1.0),
+            name="scheduler",
         )
         checks = submissions_for(ServeConfig(root=str(root)), scheduler, root / "scheduler")
         shared = {"scheduler": scheduler, "submissions": checks, "admit": admit or Admission()}

@@ -27,6 +27,7 @@ from tinker_actors.scheduler.job_folder import JobFolder
 from tinker_actors.scheduler.job_records import Job
 from tinker_actors.scheduler.resources import Resources
 from tinker_actors.scheduler.run_folder import RunFolder
+from tinker_actors.scheduler.scheduler_settings import SchedulerSettings
 from tinker_actors.scheduler.service import Scheduler
 from tinker_actors.training import Trainer
 
@@ -104,7 +105,9 @@ async def desk(
         runtime = await stack.enter_async_context(Runtime(root, models, in_process=True))
         resources = Resources(memory=2**40, adapter_slots=64, cpu_workers=capacity)
         rules = config.rules.rules(resources)
-        scheduler = await runtime.mesh.spawn(Scheduler, str(folder), resources, rules=rules, command=talking)
+        scheduler = await runtime.mesh.spawn(
+            Scheduler, str(folder), resources, settings=SchedulerSettings(rules=rules, command=talking)
+        )
         checks = submissions_for(config, scheduler, folder)
         gateway = await stack.enter_async_context(
             Gateway(runtime=runtime, admit=named, scheduler=scheduler, submissions=checks)

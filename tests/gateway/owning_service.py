@@ -33,6 +33,7 @@ from tinker_actors.scheduler.job_folder import JobFolder
 from tinker_actors.scheduler.job_records import JobRequest
 from tinker_actors.scheduler.resources import Resources
 from tinker_actors.scheduler.run_folder import RunFolder
+from tinker_actors.scheduler.scheduler_settings import SchedulerSettings
 from tinker_actors.scheduler.service import Scheduler
 from tinker_actors.scheduler.states import JobKind, JobState
 
@@ -262,7 +263,9 @@ async def owning_service(root: Path) -> AsyncIterator[Service]:
             Runtime(root / "service", [TINY], in_process=True) as runtime,
         ):
             folder, room = root / "scheduler", Resources(memory=2**40, adapter_slots=64, cpu_workers=99)
-            scheduler = await runtime.mesh.spawn(Scheduler, str(folder), room, command=talking, grace=1.0)
+            scheduler = await runtime.mesh.spawn(
+                Scheduler, str(folder), room, settings=SchedulerSettings(command=talking, grace=1.0)
+            )
             checks = submissions_for(ServeConfig(root=str(root / "service")), scheduler, folder)
             async with Gateway(
                 runtime=runtime, admit=Admission(keys), scheduler=scheduler, submissions=checks

@@ -24,6 +24,7 @@ from tinker_actors.gateway.listening import listening, serving
 from tinker_actors.gateway.opening import submissions_for
 from tinker_actors.gateway.runtime import Runtime
 from tinker_actors.scheduler.resources import Resources
+from tinker_actors.scheduler.scheduler_settings import SchedulerSettings
 from tinker_actors.scheduler.service import Scheduler
 
 
@@ -46,7 +47,9 @@ class Serving(threading.Thread):
         self._over = asyncio.Event()
         async with Runtime(self._root / "service", [TINY], in_process=True) as runtime:
             folder, room = self._root / "scheduler", Resources(memory=2**40, adapter_slots=64, cpu_workers=4)
-            scheduler = await runtime.mesh.spawn(Scheduler, str(folder), room, command=talking, grace=1.0)
+            scheduler = await runtime.mesh.spawn(
+                Scheduler, str(folder), room, settings=SchedulerSettings(command=talking, grace=1.0)
+            )
             checks = submissions_for(ServeConfig(root=str(self._root / "service")), scheduler, folder)
             async with Gateway(runtime=runtime, limits=ENDLESS, scheduler=scheduler, submissions=checks) as gateway:
                 app = create_app(gateway)

@@ -13,6 +13,7 @@ from typing import Any
 from tinker_actors.scheduler.job_folder import JobFolder
 from tinker_actors.scheduler.job_records import Job, JobRequest
 from tinker_actors.scheduler.resources import Resources
+from tinker_actors.scheduler.scheduler_settings import SchedulerSettings
 from tinker_actors.scheduler.states import JobKind, JobState
 from tinker_actors.scheduler.supervisor import Supervisor
 from tinker_actors.scheduler.verdict import RetryPolicy
@@ -37,7 +38,8 @@ def request(*do: str, need: Resources = ONE, **more: Any) -> JobRequest:
 async def supervising(root: Path, capacity: Resources = ONE, **settings: Any) -> AsyncIterator[Supervisor]:
     """A supervisor from its start to its stop."""
     settings.setdefault("retry", RetryPolicy(backoff=0.0))
-    supervisor = Supervisor(root, capacity, command=fake, **settings)
+    told = {name: settings.pop(name) for name in ("on_failure", "on_change") if name in settings}
+    supervisor = Supervisor(root, capacity, settings=SchedulerSettings(command=fake, **settings), **told)
     supervisor.start()
     try:
         yield supervisor

@@ -17,12 +17,13 @@ from random import Random
 from tests.scheduler.job_material import ONE, fake
 
 from tinker_actors.actors import Mesh
+from tinker_actors.scheduler.scheduler_settings import SchedulerSettings
 from tinker_actors.scheduler.service import Scheduler
 
 
 async def live(root: Path, begun: int) -> None:
     async with Mesh() as mesh:
-        scheduler = await mesh.spawn(Scheduler, str(root), ONE, command=fake)
+        scheduler = await mesh.spawn(Scheduler, str(root), ONE, settings=SchedulerSettings(command=fake))
         for job in await scheduler.jobs():
             await scheduler.delete(job.id)
             os.write(begun, b"1")

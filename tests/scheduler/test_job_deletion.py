@@ -19,6 +19,7 @@ from tinker_actors.scheduler.deletion import Deletions
 from tinker_actors.scheduler.job_folder import JobFolder
 from tinker_actors.scheduler.job_store import JobStore
 from tinker_actors.scheduler.resources import Resources
+from tinker_actors.scheduler.scheduler_settings import SchedulerSettings
 from tinker_actors.scheduler.service import Scheduler
 from tinker_actors.scheduler.states import JobState, Reason
 
@@ -28,7 +29,7 @@ FILES = 40
 @asynccontextmanager
 async def scheduling(root: Path, capacity: Resources = ONE) -> AsyncIterator[Scheduler]:
     async with Mesh() as mesh:
-        yield await mesh.spawn(Scheduler, str(root), capacity, command=fake)
+        yield await mesh.spawn(Scheduler, str(root), capacity, settings=SchedulerSettings(command=fake))
 
 
 async def over(scheduler: Scheduler, *do: str, **more: str) -> str:

@@ -19,6 +19,7 @@ from tinker_actors.scheduler.config import RunConfig
 from tinker_actors.scheduler.demand import need_of, request_of
 from tinker_actors.scheduler.grant import VARIABLE, environment_of, granted, within
 from tinker_actors.scheduler.resources import Allocation, Resources
+from tinker_actors.scheduler.scheduler_settings import SchedulerSettings
 from tinker_actors.scheduler.service import Scheduler
 from tinker_actors.scheduler.states import JobState, Reason
 from tinker_actors.scheduler.verdict import RetryPolicy
@@ -107,7 +108,9 @@ async def test_the_processes_of_a_job_compute_with_its_threads(tmp_path: Path):
     asking = request_of(config)
     assert asking.need.cpu_workers == 4
     async with Mesh() as mesh:
-        scheduler = await mesh.spawn(Scheduler, str(tmp_path / "scheduler"), ROOM, retry=RetryPolicy(retries=0))
+        scheduler = await mesh.spawn(
+            Scheduler, str(tmp_path / "scheduler"), ROOM, settings=SchedulerSettings(retry=RetryPolicy(retries=0))
+        )
         job = await scheduler.wait((await scheduler.submit(asking)).id)
         assert job.state is JobState.SUCCEEDED, job.detail
         found = [json.loads(line) for line in report.read_text().splitlines()]

@@ -16,6 +16,7 @@ from tinker_actors.actors import Mesh, RestartPolicy
 from tinker_actors.scheduler.job_folder import try_lock
 from tinker_actors.scheduler.job_store import JobStore
 from tinker_actors.scheduler.resources import Resources
+from tinker_actors.scheduler.scheduler_settings import SchedulerSettings
 from tinker_actors.scheduler.service import Scheduler
 from tinker_actors.scheduler.states import JobState, Reason
 
@@ -81,7 +82,9 @@ async def test_a_store_that_fails_stops_the_scheduler_and_the_next_one_knows_wha
 async def test_a_scheduler_that_fails_is_started_anew_and_goes_on_with_its_jobs(tmp_path: Path):
     async with Mesh() as mesh:
         restart = RestartPolicy.on_failure(backoff=0.0)
-        scheduler = await mesh.spawn(Scheduler, str(tmp_path), ONE, command=fake, restart=restart)
+        scheduler = await mesh.spawn(
+            Scheduler, str(tmp_path), ONE, settings=SchedulerSettings(command=fake), restart=restart
+        )
         job = await scheduler.submit(request("hold", "0"))
         await scheduler.wait(job.id, (JobState.RUNNING,))
         scheduler.tell.fail("the disk is full")

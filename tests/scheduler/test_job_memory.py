@@ -14,6 +14,7 @@ from tinker_actors.scheduler.job_folder import JobFolder
 from tinker_actors.scheduler.job_records import Job
 from tinker_actors.scheduler.memory_watch import memory_of
 from tinker_actors.scheduler.resources import Resources
+from tinker_actors.scheduler.scheduler_settings import SchedulerSettings
 from tinker_actors.scheduler.states import JobState, Reason
 from tinker_actors.scheduler.supervisor import Supervisor
 
@@ -37,7 +38,7 @@ def growing(job: Job, folder: JobFolder) -> Sequence[str]:
 
 
 async def test_a_job_whose_processes_hold_too_much_together_fails_and_is_not_tried_again(tmp_path: Path):
-    supervisor = Supervisor(tmp_path, ROOM, command=growing)
+    supervisor = Supervisor(tmp_path, ROOM, settings=SchedulerSettings(command=growing))
     supervisor.start()
     try:
         need = Resources(memory=100 * MIB, cpu_workers=1)

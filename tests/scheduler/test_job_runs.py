@@ -13,6 +13,7 @@ from tinker_actors.errors import JobRefusedError, JobStateError, UnknownJobError
 from tinker_actors.scheduler import load_config
 from tinker_actors.scheduler.demand import kind_of, need_of, request_of
 from tinker_actors.scheduler.resources import Resources
+from tinker_actors.scheduler.scheduler_settings import SchedulerSettings
 from tinker_actors.scheduler.service import Scheduler
 from tinker_actors.scheduler.states import JobKind, JobState, Reason
 
@@ -53,7 +54,9 @@ async def test_a_supervised_run_is_submitted_cancelled_resumed_and_succeeds(tmp_
 async def test_a_scheduler_refuses_what_never_fits_in_another_process(tmp_path: Path):
     config = load_config(None, settings(tmp_path))
     async with Mesh(nodes=2) as mesh:
-        scheduler = await mesh.spawn(Scheduler, str(tmp_path / "scheduler"), CAPACITY, node=1)
+        scheduler = await mesh.spawn(
+            Scheduler, str(tmp_path / "scheduler"), CAPACITY, settings=SchedulerSettings(save_grace=60.0), node=1
+        )
         with pytest.raises(JobRefusedError, match=r"resources\.devices is 1, but all that there is is devices 0"):
             await scheduler.submit(request_of(config, devices=1))
 

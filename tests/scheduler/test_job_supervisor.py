@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
 from pathlib import Path
@@ -13,6 +14,7 @@ from tests.scheduler.job_material import ONE, fake, finish, request, running, st
 from tinker_actors.errors import JobError, JobRefusedError, JobStateError
 from tinker_actors.scheduler.queue import Quota, Rules
 from tinker_actors.scheduler.resources import Resources
+from tinker_actors.scheduler.scheduler_settings import SchedulerSettings
 from tinker_actors.scheduler.states import JobState, Reason
 from tinker_actors.scheduler.supervisor import Supervisor
 from tinker_actors.scheduler.verdict import RetryPolicy
@@ -165,6 +167,19 @@ async def test_a_failed_or_cancelled_job_can_be_resumed_and_a_successful_one_not
             supervisor.resume(job.id)
 
 
+async def test_a_job_that_found_no_descriptors_left_can_be_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def none_left() -> tuple[int, int]:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    async with supervising(tmp_path) as supervisor:
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "pipe", none_left)
+            job = supervisor.submit(request("0"))
+        assert (job.state, job.reason) == (JobState.FAILED, Reason.START_FAILED)
+        supervisor.resume(job.id)
+        assert (await supervisor.wait(job.id)).state is JobState.SUCCEEDED
+
+
 async def test_a_job_of_higher_priority_is_made_room_for(tmp_path: Path):
     async with supervising(tmp_path, TWO) as supervisor:
         older, newer = supervisor.submit(request("hold")), supervisor.submit(request("hold"))
@@ -194,7 +209,7 @@ async def test_the_next_supervisor_goes_on_with_what_one_left(tmp_path: Path):
     async with supervising(tmp_path) as supervisor:
         job, queued = supervisor.submit(request("hold", "0")), supervisor.submit(request("0"))
         await running(supervisor, job)
-        other = Supervisor(tmp_path, ONE, command=fake)
+        other = Supervisor(tmp_path, ONE, settings=SchedulerSettings(command=fake))
         with pytest.raises(JobError, match="is in use by another scheduler"):
             other.start()
         waiting = asyncio.create_task(supervisor.wait(job.id))

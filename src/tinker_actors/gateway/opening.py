@@ -21,6 +21,7 @@ from tinker_actors.gateway.keys import FILE_NAME, KeyStore
 from tinker_actors.gateway.runtime import Runtime, ServedModel
 from tinker_actors.scheduler.job_folder import JobFolder
 from tinker_actors.scheduler.run_folder import RunFolder
+from tinker_actors.scheduler.scheduler_settings import SchedulerSettings
 from tinker_actors.scheduler.service import Scheduler
 
 
@@ -46,10 +47,12 @@ async def open_gateway(config: ServeConfig) -> AsyncIterator[Gateway]:
             Scheduler,
             str(folder),
             capacity,
-            rules=config.rules.rules(capacity),
-            retry=config.jobs.retry(),
-            grace=config.jobs.grace,
-            save_grace=config.jobs.save_grace,
+            settings=SchedulerSettings(
+                rules=config.rules.rules(capacity),
+                retry=config.jobs.retry(),
+                grace=config.jobs.grace,
+                save_grace=config.jobs.save_grace,
+            ),
             name="scheduler",
             node=0,
         )

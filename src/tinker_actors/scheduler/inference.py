@@ -125,7 +125,12 @@ class _Inference:
             if start + place >= done:
                 self._replies.write(record)
         seconds = time.monotonic() - began
-        numbers = {"tokens": tokens, "failed": failed, "seconds": seconds, "tokens_per_second": tokens / seconds}
+        numbers = {
+            "tokens": tokens,
+            "failed": failed,
+            "seconds": seconds,
+            "tokens_per_second": tokens / max(seconds, 1e-9),
+        }
         self._metrics.write({"step": stop, "kind": "inference", **numbers})
 
     def _prompt(self, index: int) -> ModelInput:

@@ -10,18 +10,15 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from tinker_actors.coordinator import Phase as BarrierPhase
-from tinker_actors.coordinator import RunCoordinator
 from tinker_actors.data import Episode, Group
 from tinker_actors.errors import RunError
 from tinker_actors.rollouts import Collected, policy_metrics, rollout_metrics, seat_outcomes
-from tinker_actors.sampling.backends import ServesSnapshots
 from tinker_actors.scheduler.ahead import Ahead, Played
-from tinker_actors.scheduler.casting import Casting
+from tinker_actors.scheduler.company import Company
 from tinker_actors.scheduler.crew import Crew
 from tinker_actors.scheduler.observer import Phase
 from tinker_actors.scheduler.students import Student
 from tinker_actors.scheduler.versions import Version
-from tinker_actors.training import TrainsPolicies
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,41 +47,24 @@ class Learner:
 
     Args:
         crew: The run's actors.
-        trainer: Holds the policies.
-        coordinator: Where they wait for each other.
-        sampler: Serves their snapshots.
-        casting: Says who plays.
-        students: The policies.
-        versions: What steps to come are played with, by the steps before it; the highest is the newest.
-        frozen: Handles of the snapshots that play frozen seats.
+        company: Everyone who plays.
     """
 
-    def __init__(
-        self,
-        crew: Crew,
-        trainer: TrainsPolicies,
-        coordinator: RunCoordinator,
-        sampler: ServesSnapshots,
-        casting: Casting,
-        students: Sequence[Student],
-        versions: Mapping[int, Version],
-        *,
-        frozen: Sequence[str] = (),
-    ) -> None:
-        self.version = versions[max(versions)]
+    def __init__(self, crew: Crew, company: Company) -> None:
+        self.version = company.versions[max(company.versions)]
         self.saved: tuple[str, ...] = ()
         """Handles of the snapshots that a resumed run would need; they stay on disk."""
         self._crew = crew
-        self._trainer = trainer
-        self._sampler = sampler
-        self._casting = casting
-        self._students = tuple(students)
-        self._frozen = tuple(frozen)
-        self._coordinator = coordinator
+        self._trainer = company.trainer
+        self._sampler = company.sampler
+        self._casting = company.casting
+        self._students = company.students
+        self._frozen = tuple(company.frozen.values())
+        self._coordinator = company.coordinator
         self._rounds = 0
         self._awaited = 0
         self._rollouts = Ahead(
-            self._roll_out, ahead=crew.config.steps_ahead, last=crew.config.trainer.steps, versions=versions
+            self._roll_out, ahead=crew.config.steps_ahead, last=crew.config.trainer.steps, versions=company.versions
         )
         self._began = time.monotonic()
         self._published = self._began

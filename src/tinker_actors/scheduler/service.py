@@ -10,11 +10,10 @@ from tinker_actors.errors import UnknownJobError
 from tinker_actors.scheduler.deletion import Deletions
 from tinker_actors.scheduler.followers import Followers
 from tinker_actors.scheduler.job_records import Job, JobQuery, JobRequest, Transition
-from tinker_actors.scheduler.queue import Rules
 from tinker_actors.scheduler.resources import Resources
+from tinker_actors.scheduler.scheduler_settings import SchedulerSettings
 from tinker_actors.scheduler.states import JobState
-from tinker_actors.scheduler.supervisor import Command, Supervisor, task_server_command
-from tinker_actors.scheduler.verdict import RetryPolicy
+from tinker_actors.scheduler.supervisor import Supervisor
 
 
 class Scheduler(Actor):
@@ -26,33 +25,15 @@ class Scheduler(Actor):
     Args:
         root: Its folder.
         capacity: All that its jobs may hold.
-        rules: How the queue is served.
-        retry: How often failed attempts are repeated.
-        grace: Seconds that a job's process has to end when it is told to.
-        save_grace: Seconds that it has before, to save its present step, when it makes room for another, or in `drain`.
-        command: What a job's process is.
+        settings: How they are run.
     """
 
-    def __init__(
-        self,
-        root: str,
-        capacity: Resources,
-        *,
-        rules: Rules | None = None,
-        retry: RetryPolicy | None = None,
-        grace: float = 10.0,
-        save_grace: float = 120.0,
-        command: Command = task_server_command,
-    ) -> None:
+    def __init__(self, root: str, capacity: Resources, *, settings: SchedulerSettings | None = None) -> None:
         self._followers = Followers()
         self._supervisor = Supervisor(
             Path(root),
             capacity,
-            rules=rules,
-            retry=retry,
-            grace=grace,
-            save_grace=save_grace,
-            command=command,
+            settings=settings,
             on_failure=lambda error: self.ref.tell.fail(str(error)),
             on_change=self._followers.tell,
         )

@@ -21,19 +21,17 @@ from tinker_actors.scheduler.job_records import Job, JobRequest
 from tinker_actors.scheduler.job_store import JobStore
 from tinker_actors.scheduler.memory_watch import MemoryWatches
 from tinker_actors.scheduler.orphans import Orphans
-from tinker_actors.scheduler.queue import Held, Reservation, Rules, Waiting, never_fits, plan
+from tinker_actors.scheduler.queue import Held, Reservation, Waiting, never_fits, plan
 from tinker_actors.scheduler.resources import Allocation, Ledger, Resources
+from tinker_actors.scheduler.scheduler_settings import SchedulerSettings
 from tinker_actors.scheduler.states import JobState, Reason
 from tinker_actors.scheduler.task_child import TaskChild
-from tinker_actors.scheduler.verdict import RetryPolicy, judge
+from tinker_actors.scheduler.verdict import judge
 
 logger = logging.getLogger(__name__)
 
 STORE_ERRORS = (JobError, sqlite3.Error)
 """What is raised where the store can't be read or written."""
-
-Command = Callable[[Job, JobFolder], Sequence[str]]
-"""The program and arguments of a job's task server; it is given one more, see `TaskChild`."""
 
 
 def task_server_command(job: Job, folder: JobFolder) -> Sequence[str]:
@@ -47,11 +45,7 @@ class Supervisor:
     Args:
         root: The folder: holds the store and the jobs' folders. One supervisor at a time.
         capacity: All that jobs may hold.
-        rules: How the queue is served.
-        retry: How often failed attempts are repeated.
-        grace: Seconds that a process has to end when it is told to.
-        save_grace: Seconds that it has before, to save its present step, when it makes room for another, or in `drain`.
-        command: What a job's process is.
+        settings: How they are run.
         on_failure: Called once with the error if the store fails while nobody asks for anything. The supervisor starts
             nothing more then, and stops its processes; the next one finds what became of them.
         on_change: Called with every job that was added or has moved, once that is on disk.
@@ -62,21 +56,13 @@ class Supervisor:
         root: Path,
         capacity: Resources,
         *,
-        rules: Rules | None = None,
-        retry: RetryPolicy | None = None,
-        grace: float = 10.0,
-        save_grace: float = 120.0,
-        command: Command = task_server_command,
+        settings: SchedulerSettings | None = None,
         on_failure: Callable[[Exception], None] | None = None,
         on_change: Callable[[Job], None] = lambda _: None,
     ) -> None:
         self._root = root.resolve()
         self.jobs = self._root / "jobs"
-        self._rules = rules or Rules()
-        self._retry = retry or RetryPolicy()
-        self._grace = grace
-        self._save_grace = save_grace
-        self._command = command
+        self._settings = settings or SchedulerSettings()
         self._on_failure = on_failure
         self._on_change = on_change
         self.ledger = Ledger(capacity)
@@ -108,7 +94,7 @@ class Supervisor:
         except JobError:
             os.close(lock)
             raise
-        self._orphans = Orphans(self._loop, self._grace, self._settle_orphan)
+        self._orphans = Orphans(self._loop, self._settings.grace, self._settle_orphan)
         for job in self.store.jobs(JobState.STARTING, JobState.RUNNING, JobState.CANCELLING):
             self.ledger.restore(job.id, job.attempt, Allocation(amount=job.need, devices=job.devices))
             self._orphans.add(job, self.folder(job.id))
@@ -131,7 +117,7 @@ class Supervisor:
             timer.cancel()
         children = list(self._children.values())
         for child in children:
-            child.stop(self._grace)
+            child.stop(self._settings.grace)
         try:
             for child in children:
                 await child.ended
@@ -164,7 +150,7 @@ class Supervisor:
         Raises:
             JobRefusedError: It could never start.
         """
-        if why := never_fits(request.need, request.tenant, self.ledger.capacity, self._rules):
+        if why := never_fits(request.need, request.tenant, self.ledger.capacity, self._settings.rules):
             raise JobRefusedError(f"job {request.name!r} can never run: {why}")
         job = self.store.add(request)
         self.tick()
@@ -179,7 +165,7 @@ class Supervisor:
         elif present.state.holds_resources:
             self._move(job, JobState.CANCELLING, Reason.CANCEL_ASKED)
             if job in self._children:
-                self._children[job].stop(self._grace)
+                self._children[job].stop(self._settings.grace)
         return self.store.get(job)
 
     def resume(self, job: str) -> Job:
@@ -192,7 +178,7 @@ class Supervisor:
         present = self.store.get(job)
         if present.state in (JobState.STARTING, JobState.RUNNING):
             return present
-        if why := never_fits(present.need, present.tenant, self.ledger.capacity, self._rules):
+        if why := never_fits(present.need, present.tenant, self.ledger.capacity, self._settings.rules):
             raise JobRefusedError(f"job {job} can never run: {why}")
         self._move(job, JobState.QUEUED, Reason.RESUME_ASKED)
         self.tick()
@@ -233,7 +219,7 @@ class Supervisor:
                 self._waiting(),
                 self._held(),
                 self.ledger.capacity,
-                self._rules,
+                self._settings.rules,
                 starts=self.store.starts,
                 reservation=self._reservation,
             )
@@ -249,7 +235,7 @@ class Supervisor:
     def _let_save(self, child: TaskChild) -> None:
         """Ask a job's process to leave; one that only loads yet has nothing to save."""
         begun = self.store.get(child.job).state is not JobState.STARTING
-        child.preempt(self._save_grace if begun else 0.0, self._grace)
+        child.preempt(self._settings.save_grace if begun else 0.0, self._settings.grace)
 
     def _waiting(self) -> list[Waiting]:
         return [
@@ -298,7 +284,7 @@ class Supervisor:
                 self._loop,
                 job_id,
                 job.attempt,
-                command=self._command(job, folder),
+                command=(self._settings.command or task_server_command)(job, folder),
                 directory=job.directory,
                 env=environment_of(allocation, self.ledger.capacity),
                 folder=folder,
@@ -351,7 +337,7 @@ class Supervisor:
                     ended=ended,
                     code=code,
                     stopped=stopped,
-                    retry=self._retry,
+                    retry=self._settings.retry,
                     excess=excess,
                 )
                 self._move(job_id, verdict.state, verdict.reason, verdict.detail, attempt=attempt)
@@ -369,7 +355,7 @@ class Supervisor:
         logger.error("the job store fails: %s", error)
         self._closing = True
         for child in self._children.values():
-            child.stop(self._grace)
+            child.stop(self._settings.grace)
         if self._on_failure is not None:
             self._on_failure(error)
 
@@ -382,7 +368,7 @@ class Supervisor:
             del self._resting[job.id]
             self.tick()
 
-        self._resting[job.id] = self._loop.call_later(self._retry.delay(job.failures), over)
+        self._resting[job.id] = self._loop.call_later(self._settings.retry.delay(job.failures), over)
 
     def _move(self, job: str, wanted: JobState, reason: Reason, detail: str = "", attempt: int | None = None) -> None:
         moved = self.store.move(job, wanted, reason, detail, attempt=attempt)

@@ -59,7 +59,11 @@ class TaskChild:
         self._on_ready = on_ready
         self._on_exit = on_exit
         self._killer: asyncio.TimerHandle | None = None
-        self._ready, told = os.pipe()
+        try:
+            self._ready, told = os.pipe()
+        except OSError:  # no descriptors are left: the next attempt is to find the lock free
+            os.close(lock)
+            raise
         os.set_blocking(self._ready, False)
         try:
             with folder.log.open("ab") as output:

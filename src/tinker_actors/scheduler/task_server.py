@@ -89,16 +89,7 @@ class _Job:
         else:
             self._spent = state.seconds
             company = await Company.resume(self._crew, self._players, state)
-        learner = Learner(
-            self._crew,
-            company.trainer,
-            company.coordinator,
-            company.sampler,
-            company.casting,
-            company.students,
-            company.versions,
-            frozen=tuple(company.frozen.values()),
-        )
+        learner = Learner(self._crew, company)
         learner.saved = state.handles
         async with learner.ahead():
             state, evaluation = await self._steps(learner, company, state)
