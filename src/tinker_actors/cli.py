@@ -13,17 +13,8 @@ import sys
 import warnings
 from collections.abc import Sequence
 
-from rich.console import Console
-from rich.text import Text
-
-from tinker_actors.console.api_keys import add_api_keys
-from tinker_actors.console.gateway_commands import SUBMIT_FLAGS, add_jobs, add_serve
-from tinker_actors.console.policies import add_policies
-from tinker_actors.console.seeing import add_play, add_rollouts
 from tinker_actors.errors import ActorError, TinkerActorsError
 
-_OWN_FLAGS = {"run": dict.fromkeys(("--plain", "--resume", "--help"), 0), "submit": SUBMIT_FLAGS}
-"""Of commands that take the keys of a configuration as options: their own, and how many values each has."""
 _OVERRIDES = """\
 Every key of the configuration can be given as an option, dashes or underscores alike:
   --trainer.learning-rate 1e-4  --environment.options.high 15  --seed 3  --output runs/mine
@@ -31,19 +22,25 @@ Every key of the configuration can be given as an option, dashes or underscores 
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit code."""
+    """Run the command line and return its exit code.
+
+    What it is made of is imported in here, where Ctrl-C is heard from the first moment on.
+    """
     # both are read when the libraries load: spinning threads starve a busy machine, and we fork nothing
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     # transformers warns of its own deprecations, of which the user of a command can do nothing
     warnings.filterwarnings("ignore", category=FutureWarning, module=r"transformers\.")
-    own, overrides = _split_overrides(sys.argv[1:] if arguments is None else arguments)
-    options = _parser().parse_args(own)
     try:
+        own, overrides = _split_overrides(sys.argv[1:] if arguments is None else arguments)
+        options = _parser().parse_args(own)
         return options.call(options, overrides)
     except ActorError:
         raise  # no mistake of the user's: the remote traceback matters
     except TinkerActorsError as error:
+        from rich.console import Console
+        from rich.text import Text
+
         Console(stderr=True).print(Text(f"tinker-actors: {error}"), soft_wrap=True)
         return 2
     except KeyboardInterrupt:  # while the command was still loading; later it ends by itself
@@ -56,7 +53,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _split_overrides(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     """What argparse knows, and the configuration keys of `run` and `submit`, wherever they stand on the line."""
-    known = _OWN_FLAGS.get(arguments[0]) if arguments else None
+    from tinker_actors.console.gateway_commands import SUBMIT_FLAGS
+
+    # of commands that take the keys of a configuration as options: their own, and how many values each has
+    flags = {"run": dict.fromkeys(("--plain", "--resume", "--help"), 0), "submit": SUBMIT_FLAGS}
+    known = flags.get(arguments[0]) if arguments else None
     if known is None:
         return list(arguments), []
     own: list[str] = []
@@ -72,6 +73,10 @@ def _split_overrides(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def _parser() -> argparse.ArgumentParser:
+    from tinker_actors.console.gateway_commands import add_jobs, add_serve
+    from tinker_actors.console.policies import add_policies
+    from tinker_actors.console.seeing import add_play, add_rollouts
+
     parser = argparse.ArgumentParser(
         prog="tinker-actors", description="Agentic reinforcement learning of language models on a mesh of actors."
     )
@@ -182,6 +187,8 @@ def _add_hosts(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def _add_keys(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     keys = commands.add_parser("keys", help="API keys of a gateway, and key pairs of a mesh over several hosts")
+    from tinker_actors.console.api_keys import add_api_keys
+
     actions = keys.add_subparsers(dest="action", required=True, metavar="ACTION")
     add_api_keys(actions)
     mesh = actions.add_parser("mesh", help="make key pairs for a mesh over several hosts")

@@ -184,6 +184,22 @@ def test_ctrl_c_while_a_command_still_loads_ends_it_at_once(start: Callable[...,
     assert "Traceback" not in process.output
 
 
+def test_ctrl_c_before_the_command_line_has_been_imported_ends_it_without_a_traceback():
+    program = """
+import os, signal, sys
+from tinker_actors.cli import main
+class Interrupt:
+    def find_spec(self, name, path=None, target=None):
+        if name.startswith("tinker_actors.console"):
+            os.kill(os.getpid(), signal.SIGINT)
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.meta_path.insert(0, Interrupt())
+sys.exit(main(["environments"]))
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (ended.returncode, ended.stderr) == (130, "")
+
+
 def test_a_killed_rollout_worker_does_not_stop_the_run(start: Callable[..., Process], config: str, tmp_path: Path):
     process = start("run", config, "--plain", "--output", "out", "--trainer.steps", "30")
     process.wait_for("step 2/30")
