@@ -9,8 +9,8 @@ BROWSER := $(VENV)/browser/.installed
 
 help:
 	@echo "make setup         the environment, in $(VENV)"
-	@echo "make demo          a tiny policy learns number_guess by RL (about a minute)"
-	@echo "make demo-smollm2  SmolLM2-135M learns a text task by RL with LoRA (about five minutes)"
+	@echo "make demo          a tiny policy learns number_guess by RL (about half a minute)"
+	@echo "make demo-smollm2  SmolLM2-135M learns a text task by RL with LoRA (about two minutes)"
 	@echo "make example-NAME  the run of examples/NAME/config.toml, such as make example-gomoku_self_play"
 	@echo "make browser       a headless Chromium for the tests of the dashboard, in $(VENV)"
 	@echo "make test          all tests, in two processes; WORKERS=N for others"

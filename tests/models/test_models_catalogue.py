@@ -120,9 +120,28 @@ def test_tokenizer_falls_back_to_a_temporary_folder_where_the_cache_is_a_file(tm
     blocked = tmp_path / "file"
     blocked.write_text("")
     monkeypatch.setenv("TINKER_ACTORS_CACHE", str(blocked))
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(temporary))
+    for _ in range(2):  # as two processes would
+        tiny.tokenizer_directory.cache_clear()
+        assert load_tokenizer("tiny-llama").encode("a")
     tiny.tokenizer_directory.cache_clear()
-    assert load_tokenizer("tiny-llama").encode("a")
-    tiny.tokenizer_directory.cache_clear()
+    (folder,) = temporary.iterdir()
+    assert folder.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_temporary_folder_that_others_can_write_to_is_not_used_for_tokenizers(tmp_path, monkeypatch) -> None:
+    from tinker_actors.models import tiny
+
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("TINKER_ACTORS_CACHE", str(tmp_path / "file"))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    planted = tmp_path / f"tinker-actors-tokenizers-{os.getuid()}"
+    planted.mkdir()
+    planted.chmod(0o777)
+    assert tiny.written_directory({"tokenizer.json": "{}"}).parent != planted
+    assert not list(planted.iterdir())
 
 
 def test_generation_config_adds_stop_tokens_and_templates_are_found(tmp_path) -> None:

@@ -102,6 +102,14 @@ def test_override_values_are_toml_where_they_can_be_and_text_elsewhere(arguments
             "policy.kind is 'full', which has no targets",
         ),
         ([*ENVIRONMENT, "--trainer", "3"], "trainer is 3; a section is needed, with keys of its own: backend, beta1, "),
+        (
+            [*ENVIRONMENT, "--tracking.wandb", "true"],
+            "tracking.wandb is True; a section is needed, with keys of its own: entity, mode, project, tags",
+        ),
+        (
+            [*ENVIRONMENT, "--tracking.wandb.projekt", "x"],
+            "unknown key tracking.wandb.projekt; did you mean tracking.wandb.project?",
+        ),
         ([*ENVIRONMENT, "--data.train", "x"], 'unknown key data; that is a key of job = "sft"; known here: algorithm'),
         ([*ENVIRONMENT, "--name", "a/b"], "name is 'a/b'"),
         ([*ENVIRONMENT, "--seed"], "--seed has no value"),

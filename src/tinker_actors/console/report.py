@@ -56,7 +56,7 @@ def _result(summary: Summary) -> Iterator[Text]:
         yield Text(f"{summary.tokens} tokens in {summary.seconds:.1f} s")
         return
     yield from _losses(summary) if isinstance(summary, SftSummary) else _rewards(summary)
-    yield Text(f"{summary.steps} steps in {summary.seconds:.1f} s")
+    yield Text(f"{summary.steps} step{'s' * (summary.steps != 1)} in {summary.seconds:.1f} s")
 
 
 def _rewards(summary: RunSummary) -> Iterator[Text]:

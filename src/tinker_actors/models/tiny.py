@@ -8,6 +8,8 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import os
+import stat
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, fields
@@ -135,7 +137,7 @@ def tokenizer_directory() -> Path:
 
 
 def written_directory(files: dict[str, str]) -> Path:
-    """A folder with these files, in the cache; in a temporary folder where the cache can't be written."""
+    """A folder with these files, in the cache; where that can't be written, in the user's own temporary folder."""
     digest = hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest()[:12]
 
     def fill(folder: Path) -> None:
@@ -145,7 +147,17 @@ def written_directory(files: dict[str, str]) -> Path:
     try:
         return build_directory(cache_dir() / "tokenizers" / f"tiny-{digest}", fill)
     except OSError:
-        return build_directory(Path(tempfile.mkdtemp(prefix="tinker-actors-")) / f"tiny-{digest}", fill)
+        return build_directory(_own_temporary_folder() / f"tiny-{digest}", fill)
+
+
+def _own_temporary_folder() -> Path:
+    """The same one for all processes of a user, so that they don't pile up; nobody else can write to it."""
+    folder = Path(tempfile.gettempdir()) / f"tinker-actors-tokenizers-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    found = folder.lstat()
+    if stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077:
+        return folder
+    return Path(tempfile.mkdtemp(prefix="tinker-actors-"))  # somebody else was there first
 
 
 def build(architecture: str, shape: TinyShape, dtype: str) -> PreTrainedModel:

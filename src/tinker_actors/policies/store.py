@@ -129,8 +129,8 @@ class SnapshotStore:
         parsed = Handle.parse(handle)
         manifest = self._place.manifest(parsed)
         if manifest is None:
-            known = self._place.names(parsed.policy_id, parsed.kind)
-            raise UnknownPolicyError(f"{handle} is not in the store {self.root}; the newest there are {known[-5:]}")
+            known = ", ".join(self._place.names(parsed.policy_id, parsed.kind)[-5:]) or "none"
+            raise UnknownPolicyError(f"{handle} is not in the store {self.root}; the newest there: {known}")
         if manifest.handle != handle:
             where = self._place.where(parsed)
             raise SnapshotCorruptError(f"{where}/{MANIFEST} is that of {manifest.handle}, not of {handle}")

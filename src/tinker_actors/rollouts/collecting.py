@@ -251,7 +251,10 @@ class _Collection:
                 raise
             if not coming.done():
                 self._overdue.add(asyncio.create_task(self._listen(stream, coming)))
-                raise _SilentError(f"nothing came from it for {self._silence:g} s")
+                raise _SilentError(
+                    f"nothing came from it for {self._silence:g} s; methods of environments that wait or compute for "
+                    "long are kept from holding up a worker by `blocking = True` or environment.isolation 'thread'"
+                )
             episodes = coming.result()
             if episodes is None:
                 raise _SilentError(f"it stopped with {owed} episodes to go")

@@ -8,7 +8,8 @@ import difflib
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar, cast, get_args, get_origin
+from types import UnionType
+from typing import Any, TypeVar, Union, cast, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
@@ -183,7 +184,7 @@ def _known_keys(model: type[BaseModel], location: Sequence[str]) -> list[str]:
     left = list(location)
     while left:
         part = left.pop(0)
-        annotation = model.model_fields[part].annotation if part in model.model_fields else None
+        annotation = _section_of(model.model_fields[part].annotation) if part in model.model_fields else None
         if get_origin(annotation) is dict and left:  # tables of one kind, by names of the user's
             left.pop(0)
             annotation = get_args(annotation)[1]
@@ -193,3 +194,9 @@ def _known_keys(model: type[BaseModel], location: Sequence[str]) -> list[str]:
             return []
         model = annotation
     return sorted(model.model_fields)
+
+
+def _section_of(annotation: Any) -> Any:
+    """What a key holds, whether or not it may be left out."""
+    held = [each for each in get_args(annotation) if each is not type(None)]
+    return held[0] if get_origin(annotation) in (Union, UnionType) and len(held) == 1 else annotation
