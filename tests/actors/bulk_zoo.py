@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 import psutil
 
 from tinker_actors.actors import Actor, concurrent
+from tinker_actors.actors.arena import Block
 
 
 def mapped_file(address: int) -> str:
@@ -87,6 +89,17 @@ class Store(Actor):
 
     async def die(self) -> None:
         os.kill(os.getpid(), 9)
+
+    async def die_while_copying(self, other: Any, until: str) -> None:
+        """Send an array, and be killed before it is written, when a file is there."""
+
+        def hang(*_: Any) -> None:
+            while not os.path.exists(until):
+                time.sleep(0.001)
+            os.kill(os.getpid(), 9)
+
+        Block.keep = hang  # type: ignore[method-assign]
+        await other.keep(np.ones(1 << 20, np.uint8))
 
     async def forward(self, other: Any, data: Any) -> Any:
         return await other.echo(data)

@@ -14,7 +14,7 @@ import pytest
 from bulk_zoo import Store, arena_maps
 
 from tinker_actors.actors import CodecError, Mesh, NodeDiedError, RestartPolicy, packing
-from tinker_actors.actors.arena import Arena
+from tinker_actors.actors.arena import MARKS, Arena
 from tinker_actors.actors.leases import Borrower
 from tinker_actors.errors import ActorError
 
@@ -188,7 +188,7 @@ def test_a_peer_opens_only_what_was_offered() -> None:
     assert bytes(loan.shared()[:3]) == b"\7\7\7"
     with pytest.raises(CodecError, match="is not"):
         borrower.borrow(2, 99, 0, 0, MIB)
-    for offset, size in ((-1, 10), (0, 0), (segment.size - 10, 11), (0, 2**40)):
+    for offset, size in ((-1, 10), (0, 0), (segment.size + MARKS - 10, 11), (0, 2**40)):
         with pytest.raises(CodecError, match="lends bytes"):
             borrower.borrow(3, segment.id, segment.fd, offset, size)
     del loan

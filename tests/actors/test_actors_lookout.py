@@ -8,51 +8,58 @@ import pytest
 from zoo import Counter
 
 from tinker_actors.actors import Mesh, lookout
-from tinker_actors.actors.lookout import ROUND, SETTLED, TRIED, Lookout, Odds
+from tinker_actors.actors.lookout import COUNTED, FIRST, LONGEST, PAUSE, SHORTEST, TRIED, Lookout, Odds
 
 
 def asked(odds: Odds, *, looking: float, asleep: float, asks: int) -> list[bool]:
-    """Whether each of some asks is looked for, if they take as long as given, in seconds."""
+    """Whether each of some asks, one right after another, is looked for, if they take as long as given, in seconds."""
     chosen: list[bool] = []
     for _ in range(asks):
-        chosen.append(odds.choose())
+        chosen.append(odds.choose(1.0))
         odds.took(looking if chosen[-1] else asleep)
     return chosen
 
 
-def test_the_faster_way_is_taken_and_the_other_tried_again() -> None:
-    for looking, asleep, faster in ((60e-6, 140e-6, True), (250e-6, 140e-6, False)):
-        odds = Odds()
-        asked(odds, looking=looking, asleep=asleep, asks=ROUND)
-        chosen = asked(odds, looking=looking, asleep=asleep, asks=ROUND)
-        assert chosen.count(faster) == ROUND - TRIED
+def test_the_first_asks_are_slept_for_and_then_both_ways_are_tried() -> None:
+    chosen = asked(Odds(), looking=60e-6, asleep=140e-6, asks=FIRST + SHORTEST + TRIED)
+    assert chosen == [False] * FIRST + [True] * SHORTEST + [False] * TRIED
 
 
-def test_an_answer_that_takes_long_either_way_is_not_looked_for() -> None:
+@pytest.mark.parametrize(("looking", "faster"), [(60e-6, True), (250e-6, False), (139e-6, False)])
+def test_the_faster_way_is_taken_and_the_other_tried_again_ever_more_seldom(looking: float, faster: bool) -> None:
     odds = Odds()
-    asked(odds, looking=0.01, asleep=0.01, asks=ROUND)
-    assert asked(odds, looking=0.0099, asleep=0.01, asks=ROUND).count(True) == TRIED
+    asked(odds, looking=looking, asleep=140e-6, asks=FIRST + SHORTEST + TRIED)
+    for stretch in (SHORTEST, 2 * SHORTEST, 4 * SHORTEST) if not faster else (2 * SHORTEST, 4 * SHORTEST):
+        chosen = asked(odds, looking=looking, asleep=140e-6, asks=stretch + TRIED)
+        assert chosen == [faster] * stretch + [not faster] * TRIED
+    asked(odds, looking=looking, asleep=140e-6, asks=10 * LONGEST)
+    assert asked(odds, looking=looking, asleep=140e-6, asks=LONGEST + TRIED).count(not faster) == TRIED
 
 
 def test_the_way_changes_when_the_times_do() -> None:
     odds = Odds()
-    asked(odds, looking=60e-6, asleep=140e-6, asks=2 * ROUND)
-    asked(odds, looking=250e-6, asleep=140e-6, asks=2 * ROUND)
-    assert asked(odds, looking=250e-6, asleep=140e-6, asks=ROUND).count(True) == TRIED
+    asked(odds, looking=60e-6, asleep=140e-6, asks=5 * LONGEST)
+    asked(odds, looking=250e-6, asleep=140e-6, asks=LONGEST + TRIED)
+    chosen = asked(odds, looking=250e-6, asleep=140e-6, asks=SHORTEST)
+    assert chosen.count(True) < SHORTEST / 2
 
 
-def test_a_single_delay_does_not_change_the_way() -> None:
+def test_neither_a_few_delays_nor_what_the_first_asks_in_a_way_took_change_it() -> None:
     odds = Odds()
-    asked(odds, looking=60e-6, asleep=140e-6, asks=2 * ROUND + TRIED + SETTLED)
-    assert odds.choose()
-    odds.took(1.0)
-    assert all(asked(odds, looking=60e-6, asleep=140e-6, asks=ROUND - TRIED - SETTLED - 1))
+    asked(odds, looking=0.005, asleep=0.005, asks=FIRST + SHORTEST - COUNTED)
+    asked(odds, looking=60e-6, asleep=140e-6, asks=COUNTED - 5)
+    asked(odds, looking=1.0, asleep=140e-6, asks=5)
+    asked(odds, looking=60e-6, asleep=40e-6, asks=TRIED - COUNTED)
+    asked(odds, looking=60e-6, asleep=140e-6, asks=COUNTED)
+    assert all(asked(odds, looking=60e-6, asleep=140e-6, asks=2 * SHORTEST))
 
 
-def test_what_the_first_asks_took_is_forgotten_at_once() -> None:
+def test_after_a_pause_asks_are_slept_for_again() -> None:
     odds = Odds()
-    asked(odds, looking=0.005, asleep=140e-6, asks=SETTLED + 2)
-    assert asked(odds, looking=60e-6, asleep=140e-6, asks=ROUND - TRIED).count(False) <= SETTLED + 2
+    asked(odds, looking=60e-6, asleep=140e-6, asks=FIRST + SHORTEST + TRIED + 1)
+    assert odds.looks
+    chosen = [odds.choose(1.0 + 2 * PAUSE + i * PAUSE / 2) for i in range(FIRST + 1)]
+    assert chosen == [False] * FIRST + [True]
 
 
 @dataclass
@@ -92,6 +99,10 @@ def looking(at: int | None) -> tuple[Lookout, Inbound, Any]:
     out.inbounds.append(cast(Any, inbound))
     ask: Any = Ask(Target())
     inbound.pending[1] = ask
+    odds = Odds()
+    for _ in range(FIRST):
+        odds.choose(0.0)
+    ask.target.odds = {"method": odds}
     out.begin(ask, ask.target, "method", 0.0)
     return out, inbound, ask
 
@@ -139,7 +150,7 @@ async def test_an_ask_that_is_to_be_slept_for_is_not_looked_for_because_one_befo
     out, inbound, ask = looking(at=None)
     inbound.pending.pop(1).answer()  # noticed by the loop before the first look
     out.end(ask)
-    monkeypatch.setattr(Odds, "choose", lambda odds: setattr(odds, "looks", False))
+    monkeypatch.setattr(Odds, "choose", lambda odds, _: setattr(odds, "looks", False))
     other: Any = Ask(ask.target)
     inbound.pending[2] = other
     out.begin(other, other.target, "method", 0.0)
@@ -158,10 +169,10 @@ async def test_one_core_or_a_mesh_that_does_not_want_it_never_looks(monkeypatch:
             begun = 0
             choose = Odds.choose
 
-            def counted(self: Odds, choose: Any = choose) -> bool:
+            def counted(self: Odds, began: float, choose: Any = choose) -> bool:
                 nonlocal begun
                 begun += 1
-                return choose(self)
+                return choose(self, began)
 
             monkeypatch.setattr(Odds, "choose", counted)
             counter = await mesh.spawn(Counter, node=1)

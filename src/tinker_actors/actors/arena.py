@@ -3,7 +3,8 @@
 The memory is anonymous files (memfd): they have no name in any file system, so nothing is left when processes are
 killed. A peer opens them through /proc/<pid>/fd and can only read them: they are sealed against new writers and
 against resizing. Fresh pages cost eight times as much as warm ones, so blocks come in size classes and are used
-again, the last one freed first.
+again, the last one freed first. After the blocks of a segment stands a mark of eight bytes for each, which says that
+what was promised to be written there is whole (see `late_data.py`).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import bisect
 import contextlib
 import fcntl
+import itertools
 import mmap
 import os
 import secrets
@@ -27,6 +29,7 @@ LIMIT = 1 << 30  # bytes of an arena unless the mesh says otherwise
 SMALLEST = 65_536  # bytes of the smallest block
 SEGMENT = 32 << 20  # bytes of the segments that hold several blocks
 BLOCKS = 32  # blocks of one segment at most
+MARKS = 4096  # bytes of a segment's marks
 _SEALS = 0x1 | 0x2 | 0x4  # F_SEAL_SEAL, F_SEAL_SHRINK, F_SEAL_GROW
 _SEAL_FUTURE_WRITE = 0x10
 _F_ADD_SEALS = 1033
@@ -48,16 +51,18 @@ class Block:
 
     Attributes:
         segment: where it is.
+        index: its place among the segment's blocks.
         offset: bytes from the segment's begin.
         holders: how many hold it.
         array: the array that `Arena.array` gave out.
     """
 
-    __slots__ = ("array", "holders", "offset", "segment")
+    __slots__ = ("array", "holders", "index", "offset", "segment")
 
-    def __init__(self, segment: Segment, offset: int) -> None:
+    def __init__(self, segment: Segment, index: int) -> None:
         self.segment = segment
-        self.offset = offset
+        self.index = index
+        self.offset = index * segment.block_size
         self.holders = 0
         self.array: weakref.ref[np.ndarray[Any, Any]] | None = None
 
@@ -67,9 +72,19 @@ class Block:
 
         return np.frombuffer(self.segment.memory, np.uint8, size, self.offset)
 
-    def write(self, data: memoryview) -> None:
-        """Copy bytes to its begin."""
-        self.segment.view[self.offset : self.offset + len(data)] = data
+    @property
+    def mark(self) -> int:
+        """Where its mark is, in eights of bytes from the segment's begin."""
+        return (self.segment.size >> 3) + self.index
+
+    def keep(self, promise: int, data: memoryview) -> None:
+        """Copy bytes to its begin, and mark them with a promise's number: negative if they could not be copied."""
+        mark = -promise
+        try:
+            self.segment.view[self.offset : self.offset + len(data)] = data
+            mark = promise
+        finally:
+            self.segment.marks[self.index] = mark
 
     def freeze(self) -> None:
         """Make the array that was given out read-only: others are about to read it."""
@@ -79,9 +94,13 @@ class Block:
 
 
 class Segment:
-    """One memfd, cut into blocks of one size."""
+    """One memfd, cut into blocks of one size, with the blocks' marks at its end.
 
-    __slots__ = ("address", "block_size", "blocks", "fd", "id", "memory", "size", "used", "view")
+    Attributes:
+        size: bytes of all blocks.
+    """
+
+    __slots__ = ("address", "block_size", "blocks", "fd", "id", "marks", "memory", "size", "used", "view")
 
     def __init__(self, name: str, ident: int, block_size: int) -> None:
         import numpy as np
@@ -92,16 +111,17 @@ class Segment:
         self.size = block_size * count
         self.fd = os.memfd_create(f"{name}-{ident}", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
-            os.ftruncate(self.fd, self.size)
-            self.memory = mmap.mmap(self.fd, self.size)
+            os.ftruncate(self.fd, self.size + MARKS)
+            self.memory = mmap.mmap(self.fd, self.size + MARKS)
             fcntl.fcntl(self.fd, _F_ADD_SEALS, _SEAL_FUTURE_WRITE)
             fcntl.fcntl(self.fd, _F_ADD_SEALS, _SEALS)
         except BaseException:  # whatever it was, the descriptor is not leaked
             os.close(self.fd)
             raise
         self.view = memoryview(self.memory)
+        self.marks = self.view[self.size :].cast("q")
         self.address = int(np.frombuffer(self.memory, np.uint8).__array_interface__["data"][0])
-        self.blocks = [Block(self, index * block_size) for index in range(count)]
+        self.blocks = [Block(self, index) for index in range(count)]
         self.used = 0
 
 
@@ -114,6 +134,7 @@ class Arena:
         size: bytes of all segments.
         holds_arrays: whether `array` ever gave one out.
         dropped: ids of segments given back to the system, for the peers; whoever tells them clears it.
+        next_promise: a number that no block has been marked with.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, limit: int) -> None:
@@ -124,6 +145,7 @@ class Arena:
         self.size = 0
         self.holds_arrays = False
         self.dropped: list[int] = []
+        self.next_promise = itertools.count(1).__next__
         self._made = 0
         self._segments: dict[int, Segment] = {}
         self._free: dict[int, list[Block]] = {}

@@ -13,8 +13,8 @@ from tinker_actors.actors.bulk import Bulk
 from tinker_actors.actors.chunks import SUFFIX
 from tinker_actors.actors.codec import Frame
 from tinker_actors.actors.deadlines import FarDeadlines
-from tinker_actors.actors.envelope import ASK, REPLY
 from tinker_actors.actors.errors import CodecError, NodeDiedError, UnroutableError
+from tinker_actors.actors.intake import Intake
 from tinker_actors.actors.lookout import Lookout
 from tinker_actors.actors.peer import Peer, PeerTable
 from tinker_actors.actors.serving import Serving
@@ -36,6 +36,8 @@ class Exchange(PeerTable):
         busy: targets with anything outstanding or parked.
         ask: sends an ask and awaits its outcome, see `asking.asker`.
         lookout: looks for the answer to an ask that is alone.
+        intake: reads what comes in.
+        receive: gives the intake a batch, see `Intake.receive`.
         last_inbound: envelopes in the batch that came last.
         greeted: decides on an unknown node's hello (index, incarnation, url, tcp address); None accepts any with the
             mesh's id.
@@ -53,6 +55,8 @@ class Exchange(PeerTable):
         self.last_inbound = 0
         self.lookout = Lookout(self.loop, busy_poll, self.pending)
         self.ask = asker(self)
+        self.intake = Intake(self)
+        self.receive = self.intake.receive
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None
 
     def listen(self, url: str) -> None:
@@ -82,6 +86,7 @@ class Exchange(PeerTable):
         for target in list(self.busy):
             target.reset(error)
         self.busy.clear()
+        self.intake.close()
         self.bulk.close()
         for peer in self.by_index.values():
             peer.is_open = False
@@ -99,7 +104,7 @@ class Exchange(PeerTable):
 
     def idle(self) -> None:
         """An actor has nothing to do: what it wrote goes out, unless more messages of the same turn follow."""
-        if self._dirty and self.last_inbound <= 1:
+        if self.dirty and self.last_inbound <= 1:
             self.flush()
 
     # Sending
@@ -129,11 +134,22 @@ class Exchange(PeerTable):
         else:
             link.put(data, frames, now=now)
 
+    def settle(self, ident: int, value: Any, error: BaseException | None) -> None:
+        """The last answer to a message of ours has come."""
+        pending = self.pending.pop(ident, None)
+        if pending is None:
+            return
+        if error is None:
+            pending.resolve(value)
+        else:
+            pending.reject(error)
+        pending.release()
+
     def cancel(self, index: int, ident: int) -> None:
         """Cancel a request; one that has not left yet never does."""
         peer = self.by_index[index]
         if peer.backlog.pop(ident, None) is not None:
-            self._settle(ident, None, None)
+            self.settle(ident, None, None)
         else:
             self.send(index, [envelope.CANCEL, ident])
 
@@ -229,168 +245,3 @@ class Exchange(PeerTable):
             self.busy.discard(target)
             self.node.letters.add(f"a message to {target.address.name}", error, count=target.reset(error))
         peer.serving.close()
-
-    # Receiving
-
-    def receive(self, identity: bytes, data: bytes, frames: Sequence[Frame]) -> None:
-        is_large = bool(frames) or data.startswith(envelope.LED)
-        if is_large:
-            data, frames = self.find_frames(identity, data, frames)
-            if not frames:
-                self.bulk.give_back()
-                return
-        self._receiving = True
-        try:
-            self._read(identity, data, frames)
-        finally:
-            self._receiving = False
-            if is_large:  # what was lent and is not kept is given back with the answer
-                del frames
-                self.bulk.give_back()
-            if self._dirty:
-                self.flush()  # what is answered by now goes out while the next batch is read
-
-    def _read(self, identity: bytes, data: bytes, frames: Sequence[Frame]) -> None:
-        whole = True
-        try:
-            batch: list[Any] = envelope.split(self.node.codec, data, frames)
-        except CodecError:
-            whole = False
-            try:
-                batch = envelope.salvage(self.node.codec, data, frames)
-            except CodecError as error:
-                self.bad(identity, error)
-                return
-        self.last_inbound = len(batch)
-        pending = self.pending
-        peer = self.known.get(identity)
-        for parts in batch:
-            try:
-                # The two kinds that make up nearly all traffic go the short way.
-                if whole and peer is not None:
-                    kind = parts[0]
-                    if kind == REPLY and len(parts) == 3:
-                        if (waiting := pending.pop(parts[1], None)) is not None:
-                            waiting.settle(parts[2])
-                        continue
-                    if kind == ASK and len(parts) == 7:
-                        peer.serving.answer(parts)
-                        continue
-                self._dispatch(identity, parts)
-                peer = self.known.get(identity)
-            except Exception as error:  # the boundary around bytes from elsewhere: a bad message is dropped
-                self.bad(identity, error)
-
-    def _dispatch(self, identity: bytes, parts: Any) -> None:
-        error: CodecError | None = None
-        if isinstance(parts, envelope.Unreadable):
-            parts, error = parts.head, parts.error
-        if not envelope.is_well_formed(parts):
-            raise error or CodecError("a malformed envelope")
-        peer = self.known.get(identity)
-        if peer is None:
-            self._hello(identity, parts)
-            return
-        kind = parts[0]
-        if error is not None:
-            self._unreadable(peer, parts, error)
-            return
-        if kind == REPLY or kind == envelope.END:
-            self._settle(parts[1], parts[2] if kind == REPLY else None, None)
-        elif kind == ASK or kind == envelope.STREAM:
-            peer.serving.ask(parts)
-        elif kind == envelope.BULK:
-            self.last_inbound -= 1  # nobody answers it
-            if peer.lane is not None:
-                peer.lane.control(parts[1], parts[2])
-        elif kind == envelope.ERROR:
-            self._settle(parts[1], None, parts[2])
-        elif kind == envelope.TELL:
-            peer.serving.tell(parts)
-        elif kind == envelope.ITEM:
-            pending = self.pending.get(parts[1])
-            if pending is not None:
-                pending.item(parts[2])
-        elif kind == envelope.CANCEL:
-            peer.serving.cancel(parts[1])
-        elif kind == envelope.CREDIT:
-            peer.serving.credit(parts[1], parts[2])
-        elif kind == envelope.ACK:
-            for actor, count in parts[1]:
-                target = self.node.known_target(actor)
-                if target is not None:
-                    target.confirm(count)
-        elif kind == envelope.GATHER:
-            peer.serving.gather(parts)
-        elif kind == envelope.GATHERED:
-            pending = self.pending.get(parts[1])
-            if pending is not None and pending.outcomes(*parts[2:]):
-                del self.pending[parts[1]]
-        elif kind == envelope.TELL_ALL:
-            peer.serving.tell_all(parts)
-        elif kind == envelope.WAITS:
-            self.node.cycles.arrived(peer, parts[1], parts[2])
-        elif kind == envelope.HELLO:
-            self._hello(identity, parts)
-        elif peer.index == 0:
-            self._from_directory(parts)
-
-    def _settle(self, ident: int, value: Any, error: BaseException | None) -> None:
-        pending = self.pending.pop(ident, None)
-        if pending is None:
-            return
-        if error is None:
-            pending.resolve(value)
-        else:
-            pending.reject(error)
-        pending.release()
-
-    def _unreadable(self, peer: Peer, parts: list[Any], error: CodecError) -> None:
-        """An envelope whose head can be read, but not its body: whoever waits for it hears why."""
-        kind, ident = parts[0], parts[1]
-        if kind in (envelope.ASK, envelope.STREAM, envelope.GATHER):
-            self.send(peer.index, [envelope.ERROR, ident, error])
-        elif kind in (envelope.REPLY, envelope.ERROR, envelope.GATHERED):
-            self._settle(ident, None, error)
-        elif kind == envelope.ITEM:
-            pending = self.pending.get(ident)
-            if pending is not None:
-                pending.target.cancel(pending)
-                pending.reject(error)
-        elif kind == envelope.TELL:
-            peer.serving.ack(ident)
-        elif kind == envelope.TELL_ALL:
-            for actor in ident:
-                peer.serving.ack(actor)
-        self.bad(peer.identity, error)
-
-    def _hello(self, identity: bytes, parts: list[Any]) -> None:
-        if self.network is not None and self.network.is_from_there(identity):
-            self.network.hello(identity, parts)
-            return
-        token, index, incarnation, url, address = parts[1:6] if parts[0] == envelope.HELLO else ("", -1, -1, "", None)
-        peer = self.by_index.get(index)
-        name = b"%d:%d>%d:%d" % (index, incarnation, self.node.index, self.node.incarnation)
-        if token != self.node.mesh or peer is None or identity != name:
-            raise CodecError(f"a message from {identity!r}, which has not said hello")
-        if incarnation < peer.incarnation or peer.dead is not None:
-            return
-        if self.greeted is not None and not self.greeted(index, incarnation, url, address):
-            return
-        self.connect(index, incarnation, url)
-        self.known[identity] = peer
-
-    def _from_directory(self, parts: list[Any]) -> None:
-        if parts[0] == envelope.PEER:
-            _, index, incarnation, url, key, error, final = parts
-            if url is not None:
-                self.connect(index, incarnation, url, key)
-                self.open_peer(index)
-            elif index in self.by_index:
-                self.peer_down(index, incarnation, error, final=final)
-        elif parts[0] == envelope.NAME:
-            _, name, ref = parts
-            if ref is None:
-                self.node.names.pop(name, None)
-            else:
-                self.node.names[name] = ref

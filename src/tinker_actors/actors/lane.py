@@ -25,6 +25,7 @@ from tinker_actors.actors.bulk import INLINE, Bulk
 from tinker_actors.actors.chunks import Inflow, Outflow
 from tinker_actors.actors.codec import OUT_OF_BAND, Frame
 from tinker_actors.actors.errors import CodecError
+from tinker_actors.actors.late_data import current_core
 from tinker_actors.actors.leases import Borrower
 
 if TYPE_CHECKING:
@@ -237,8 +238,9 @@ class Lane:
             bulk.tell_dropped()
         if block is None:
             return None
-        self._link.fills.append(partial(block.write, frame))
-        return _pack([LOAN, *self._lend(block, block.offset, size)])
+        promise = arena.next_promise()
+        self._link.copies.append(partial(block.keep, promise, frame))
+        return _pack([LOAN, *self._lend(block, block.offset, size), block.mark, promise, current_core()])
 
     def _prepare(self, parcel: Parcel, index: int, frame: Frame) -> None:
         """Put a descriptor in a frame's place when its bytes are where the peer can reach them."""

@@ -29,7 +29,7 @@ SEGMENTS = 4096  # mappings of one peer at most
 class Mapping:
     """One of a peer's segments, mapped read-only. `fd` stays open for copy-on-write mappings."""
 
-    __slots__ = ("__weakref__", "_byte", "_read", "fd", "memory", "size")
+    __slots__ = ("__weakref__", "_byte", "_read", "fd", "marks", "memory", "size")
 
     def __init__(self, pid: int, fd: int, name: str) -> None:
         import numpy as np
@@ -42,6 +42,7 @@ class Mapping:
             if fcntl.fcntl(self.fd, _F_GET_SEALS) & _FIXED_SIZE != _FIXED_SIZE:
                 raise CodecError("a peer's shared memory is not sealed")
             self.memory = mmap.mmap(self.fd, self.size, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ)
+            self.marks = memoryview(self.memory)[: self.size & ~7].cast("q")
         except BaseException:  # whatever it was, the descriptor is not leaked
             os.close(self.fd)
             raise
@@ -52,16 +53,44 @@ class Mapping:
         return self._read(self.memory if memory is None else memory, self._byte, size, offset)
 
 
+class Mark:
+    """Says whether what its owner promised to write is whole.
+
+    Attributes:
+        core: on which the owner writes it.
+    """
+
+    __slots__ = ("_marks", "_place", "_promise", "core")
+
+    def __init__(self, marks: memoryview, place: int, promise: int, core: int) -> None:
+        self._marks = marks
+        self._place = place
+        self._promise = promise
+        self.core = core
+
+    @property
+    def is_set(self) -> bool:
+        """Whether the owner is done, in one way or the other."""
+        return abs(self._marks[self._place]) == self._promise
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether the owner could not write it."""
+        return self._marks[self._place] == -self._promise
+
+
 class Loan:
     """A lease's bytes. They are given back when this and every buffer made here has been collected.
 
     Attributes:
         root: the peer's memory, read-only.
+        mark: what to wait for before it is read.
     """
 
-    __slots__ = ("_borrower", "_lease", "_mapping", "_offset", "nbytes", "root")
+    __slots__ = ("_borrower", "_lease", "_mapping", "_offset", "mark", "nbytes", "root")
 
     def __init__(self, borrower: Borrower, mapping: Mapping, lease: int, offset: int, size: int, root: Any) -> None:
+        self.mark: Mark | None = None
         self._borrower = borrower
         self._mapping = mapping
         self._lease = lease
@@ -137,8 +166,8 @@ class Borrower:
         self._pid, self._name = pid, name
         return True
 
-    def borrow(self, lease: int, segment: int, fd: int, offset: int, size: int) -> Loan:
-        """The bytes that a peer's descriptor names.
+    def borrow(self, lease: int, segment: int, fd: int, offset: int, size: int, *promise: int) -> Loan:
+        """The bytes that a peer's descriptor names, and the mark of its promise to write them: place, number, core.
 
         Raises:
             CodecError: they can't be reached.
@@ -158,7 +187,13 @@ class Borrower:
             raise CodecError(f"a peer lends bytes {offset} to {offset + size} of {mapping.size}")
         root = mapping.root(offset, size)
         self.hold(lease, root)
-        return Loan(self, mapping, lease, offset, size, root)
+        loan = Loan(self, mapping, lease, offset, size, root)
+        if promise:
+            place, number, core = promise
+            if not 0 <= place < len(mapping.marks) or number < 1:
+                raise CodecError(f"a peer promises data {number} by mark {place} of {len(mapping.marks)}")
+            loan.mark = Mark(mapping.marks, place, number, core)
+        return loan
 
     def hold(self, lease: int, root: Any) -> None:
         """Keep a lease as long as any view of `root` is alive."""

@@ -21,6 +21,7 @@ from tinker_actors.actors import envelope
 from tinker_actors.actors.codec import Frame
 from tinker_actors.actors.envelope import BATCH_BYTES, BATCH_ENVELOPES
 from tinker_actors.actors.errors import ListenError
+from tinker_actors.actors.late_data import COPIES_LAST
 
 logger = logging.getLogger(__name__)
 
@@ -125,8 +126,8 @@ class Outbound:
 
     Attributes:
         scheduled: whether the turn's `flush` is to come.
-        fills: called before the next batch leaves, when all else about it is done: what copies much pushes what is
-            needed next out of the processor's cache.
+        copies: called when the next batch leaves: they copy its data to where the receiver finds it. What copies much
+            pushes what is needed next out of the processor's cache, so all else is done by then.
         leads: whether short frames are descriptors.
     """
 
@@ -145,7 +146,7 @@ class Outbound:
         self._size = 0
         self._frames: list[Frame] = []
         self._counts: list[tuple[int, int]] = []
-        self.fills: list[Callable[[], None]] = []
+        self.copies: list[Callable[[], None]] = []
         self._blocked: deque[tuple[bytes, list[Frame]]] = deque()
         self.scheduled = False
         self.leads = True
@@ -188,15 +189,18 @@ class Outbound:
             self._frames, self._counts = [], []
             if self.leads and envelope.may_lead(frames):  # parts of their own would cost more than all else about them
                 data, frames = envelope.lead(frames, data), []
-        if self.fills:
-            fills, self.fills = self.fills, []
-            for fill in fills:
-                fill()
+        copies = self.copies
+        if copies:
+            self.copies = []
+            if not COPIES_LAST:
+                _call_each(copies)
         if self._blocked or not self._send(data, frames):
             self._blocked.append((data, frames))
             if len(self._blocked) == 1:
                 self._loop.add_reader(self._fd, self._unblock)
                 self._loop.call_soon(self._unblock)
+        if copies and COPIES_LAST:
+            _call_each(copies)
 
     @property
     def is_idle(self) -> bool:
@@ -216,7 +220,7 @@ class Outbound:
             self._loop.remove_reader(self._fd)
             self._blocked.clear()
         self._envelopes, self._size = [], 0
-        self._frames, self._counts, self.fills = [], [], []
+        self._frames, self._counts, self.copies = [], [], []
 
     def close(self, linger: int = 0) -> None:
         """Drop what ZeroMQ has not taken yet; what it has may still leave for `linger` milliseconds."""
@@ -250,3 +254,8 @@ class Outbound:
             self._blocked.popleft()
         if not self._blocked:
             self._loop.remove_reader(self._fd)
+
+
+def _call_each(copies: list[Callable[[], None]]) -> None:
+    for copy in copies:
+        copy()

@@ -4,13 +4,14 @@ Most of the time of such an ask goes to waking threads: of both processes the lo
 kernel likes to put on whichever core sleeps. A process that goes on looking needs no waking, and by keeping its core it
 leaves the others to one that is awake: two thirds of the time, for half as much more processor time. Where other work
 wants the cores it keeps them from those that make the answer, and where the answer takes long it is in vain. So both
-ways are timed for each target and method, and that is taken which is faster; every 256 asks the other is tried again.
+ways are timed for each target and method, and that is taken which is faster; now and then the other is tried again.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+from collections import deque
 from collections.abc import Callable, Sized
 from time import perf_counter
 from typing import TYPE_CHECKING
@@ -23,11 +24,12 @@ if TYPE_CHECKING:
 BUSY_POLL = 0.0002
 """Seconds, where there is more than one core: twice what an answer takes that comes at once."""
 
-ROUND = 256  # asks, a power of two
-TRIED = 32  # of these, in the other way
-SETTLED = 8  # asks after a change of the way, until the kernel has moved threads to where they stay
+SHORTEST, LONGEST = 64, 1024  # asks in the faster way before the other is tried; twice as many each time that it stays
+TRIED = 32  # asks in the other way
+COUNTED = 24  # asks at the end of either, when the kernel has moved threads to where they stay
 GAIN = 0.95  # of the time that an ask takes without looking
-SHARE = 0.125  # of the newest time in the average
+PAUSE = 0.01  # seconds without an ask, after which
+FIRST = 6  # asks are slept for: the kernel puts threads where they serve each other best when none keeps its core
 
 
 _yield: Callable[[], None] = getattr(os, "sched_yield", lambda: None)
@@ -36,8 +38,12 @@ _yield: Callable[[], None] = getattr(os, "sched_yield", lambda: None)
 
 def default_busy_poll() -> float:
     """How long a process that may use several cores looks, in seconds; with one core it would keep others from it."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return BUSY_POLL if cores > 1 else 0.0
+    return BUSY_POLL if cores() > 1 else 0.0
+
+
+def cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class Odds:
@@ -45,39 +51,57 @@ class Odds:
 
     Attributes:
         looks: whether the ask under way is looked for.
-        asleep, looking: seconds that asks take on average without looking and with it; 0: not known yet.
+        asleep, looking: seconds that an ask takes without looking and with it: the median of when it was last tried.
     """
 
-    __slots__ = ("_asks", "_since", "asleep", "looking", "looks")
+    __slots__ = ("_began", "_first", "_is_trial", "_left", "_length", "_times", "_way", "asleep", "looking", "looks")
 
     def __init__(self) -> None:
-        self._asks = self._since = 0
         self.asleep = self.looking = 0.0
         self.looks = False
+        self._way = True  # whether asks are looked for now, but the first after a pause
+        self._is_trial = False
+        self._left = self._length = SHORTEST
+        self._began = 0.0
+        self._first = FIRST
+        self._times: deque[float] = deque(maxlen=COUNTED)
 
-    def choose(self) -> bool:
-        """Whether to look for the next answer."""
-        is_faster = 0 < self.looking < GAIN * self.asleep
-        looks = is_faster != (self._asks & (ROUND - 1) < TRIED)
-        self._since = self._since + 1 if looks == self.looks else 0
-        self.looks = looks
-        self._asks += 1
-        return looks
+    def choose(self, began: float) -> bool:
+        """Whether to look for the answer to an ask that began at this time."""
+        if began > self._began + PAUSE:
+            self._first = FIRST
+        self._began = began
+        if self._first:
+            self._first -= 1
+            self.looks = False
+            return False
+        if not self._left:
+            self._turn()
+        self._left -= 1
+        self.looks = self._way
+        return self.looks
 
     def took(self, seconds: float) -> None:
-        """What the last ask took; one that took much longer than others counts for no more than twice their time."""
-        if self._since < SETTLED:
+        """What the last ask took."""
+        if self.looks is self._way:
+            self._times.append(seconds)
+
+    def _turn(self) -> None:
+        if self._times:
+            median = sorted(self._times)[len(self._times) // 2]
+            self._times.clear()
+            if self._way:
+                self.looking = median
+            else:
+                self.asleep = median
+        self._is_trial = not self._is_trial
+        if self._is_trial:
+            self._way = not self._way
+            self._left = TRIED
             return
-        if self.looks:
-            self.looking = _average(self.looking, seconds)
-        else:
-            self.asleep = _average(self.asleep, seconds)
-
-
-def _average(average: float, newest: float) -> float:
-    if not average or 2 * newest < average:  # the first asks find everything cold, and say little
-        return newest
-    return average + SHARE * (min(newest, 2 * average) - average)
+        before, self._way = not self._way, self.looking < GAIN * self.asleep
+        self._length = min(2 * self._length, LONGEST) if self._way is before else SHORTEST
+        self._left = self._length
 
 
 class Lookout:
@@ -115,7 +139,7 @@ class Lookout:
         self._for = ask
         self._odds = odds
         self._began = began
-        if odds.choose() and not self._is_looking:
+        if odds.choose(began) and not self._is_looking:
             self._is_looking = True
             self._loop.call_soon(self._look)
 

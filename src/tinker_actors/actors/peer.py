@@ -80,6 +80,8 @@ class PeerTable:
         bad_messages: what came in and could not be read.
         bulk: what the ways for large data share.
         by_index: the nodes themselves.
+        dirty: links with something to send at the end of this turn.
+        receiving: whether a batch is being read, at whose end they are flushed.
     """
 
     def __init__(self, node: Node, bulk: Bulk) -> None:
@@ -89,9 +91,9 @@ class PeerTable:
         self.bad_messages = 0
         self._bad_logged = -LOG_EVERY
         self.bulk = bulk
-        self._dirty: list[Outbound] = []
+        self.dirty: list[Outbound] = []
         self._flush_scheduled = False
-        self._receiving = False
+        self.receiving = False
         self.network: Network | None = None
         self.known: dict[bytes, Peer] = {}
         self.by_index = {other: Peer(node, other) for other in range(node.count) if other != node.index}
@@ -173,13 +175,13 @@ class PeerTable:
         self._flush_scheduled = False
         if self.bulk.returning:
             self.bulk.give_back()
-        dirty, self._dirty = self._dirty, []
+        dirty, self.dirty = self.dirty, []
         for link in dirty:
             link.flush()
 
     def schedule(self, link: Outbound) -> None:
-        self._dirty.append(link)
-        if not self._flush_scheduled and not self._receiving:
+        self.dirty.append(link)
+        if not self._flush_scheduled and not self.receiving:
             self._flush_scheduled = True
             self.node.loop.call_soon(self.flush)
 
@@ -200,7 +202,7 @@ class PeerTable:
         if lane is not None:
             lane.close()
 
-    def find_frames(self, identity: bytes, data: bytes, frames: Sequence[Frame]) -> tuple[bytes, Sequence[Frame]]:
+    def find_frames(self, identity: bytes, data: bytes, frames: Sequence[Frame]) -> tuple[bytes, list[Frame]]:
         """A batch, and its frames with what their descriptors name; none if it is a chunk of large data, or bad."""
         peer = self.known.get(identity.removesuffix(SUFFIX) if frames else identity)
         try:
@@ -214,7 +216,7 @@ class PeerTable:
             peer.lane.chunk(data, frames)
         except Exception as error:  # the boundary around bytes from elsewhere: a bad message is dropped
             self.bad(identity, error)
-        return data, ()
+        return data, []
 
     def bad(self, identity: bytes, error: Exception) -> None:
         """Count and log a message that can't be read."""
