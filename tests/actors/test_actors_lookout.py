@@ -8,7 +8,9 @@ import pytest
 from zoo import Counter
 
 from tinker_actors.actors import Mesh, lookout
-from tinker_actors.actors.lookout import COUNTED, FIRST, LONGEST, PAUSE, SHORTEST, TRIED, Lookout, Odds
+from tinker_actors.actors.lookout import BLOCK, COUNTED, FIRST, PAUSE, Lookout, Odds
+
+SHORTEST, LONGEST = BLOCK * lookout.SHORTEST, BLOCK * lookout.LONGEST  # asks
 
 
 def asked(odds: Odds, *, looking: float, asleep: float, asks: int) -> list[bool]:
@@ -21,42 +23,41 @@ def asked(odds: Odds, *, looking: float, asleep: float, asks: int) -> list[bool]
 
 
 def test_the_first_asks_are_slept_for_and_then_both_ways_are_tried() -> None:
-    chosen = asked(Odds(), looking=60e-6, asleep=140e-6, asks=FIRST + SHORTEST + TRIED)
-    assert chosen == [False] * FIRST + [True] * SHORTEST + [False] * TRIED
+    chosen = asked(Odds(), looking=60e-6, asleep=140e-6, asks=FIRST + 2 * BLOCK)
+    assert chosen == [False] * FIRST + [True] * BLOCK + [False] * BLOCK
 
 
 @pytest.mark.parametrize(("looking", "faster"), [(60e-6, True), (250e-6, False), (139e-6, False)])
 def test_the_faster_way_is_taken_and_the_other_tried_again_ever_more_seldom(looking: float, faster: bool) -> None:
     odds = Odds()
-    asked(odds, looking=looking, asleep=140e-6, asks=FIRST + SHORTEST + TRIED)
-    for stretch in (SHORTEST, 2 * SHORTEST, 4 * SHORTEST) if not faster else (2 * SHORTEST, 4 * SHORTEST):
-        chosen = asked(odds, looking=looking, asleep=140e-6, asks=stretch + TRIED)
-        assert chosen == [faster] * stretch + [not faster] * TRIED
+    asked(odds, looking=looking, asleep=140e-6, asks=FIRST + 2 * BLOCK)
+    for stretch in [2 * SHORTEST, 4 * SHORTEST] if faster else [SHORTEST, 2 * SHORTEST, 4 * SHORTEST]:
+        chosen = asked(odds, looking=looking, asleep=140e-6, asks=stretch + BLOCK)
+        assert chosen == [faster] * stretch + [not faster] * BLOCK
     asked(odds, looking=looking, asleep=140e-6, asks=10 * LONGEST)
-    assert asked(odds, looking=looking, asleep=140e-6, asks=LONGEST + TRIED).count(not faster) == TRIED
+    assert asked(odds, looking=looking, asleep=140e-6, asks=LONGEST + BLOCK).count(not faster) == BLOCK
 
 
-def test_the_way_changes_when_the_times_do() -> None:
+def test_when_the_way_taken_becomes_slow_the_other_is_tried_at_once() -> None:
     odds = Odds()
-    asked(odds, looking=60e-6, asleep=140e-6, asks=5 * LONGEST)
-    asked(odds, looking=250e-6, asleep=140e-6, asks=LONGEST + TRIED)
-    chosen = asked(odds, looking=250e-6, asleep=140e-6, asks=SHORTEST)
-    assert chosen.count(True) < SHORTEST / 2
+    asked(odds, looking=60e-6, asleep=140e-6, asks=FIRST + 10 * LONGEST)
+    asked(odds, looking=250e-6, asleep=140e-6, asks=2 * BLOCK)  # the block that was begun, and one to see it
+    chosen = asked(odds, looking=250e-6, asleep=140e-6, asks=2 * BLOCK)
+    assert chosen.count(True) < BLOCK
 
 
 def test_neither_a_few_delays_nor_what_the_first_asks_in_a_way_took_change_it() -> None:
     odds = Odds()
-    asked(odds, looking=0.005, asleep=0.005, asks=FIRST + SHORTEST - COUNTED)
-    asked(odds, looking=60e-6, asleep=140e-6, asks=COUNTED - 5)
-    asked(odds, looking=1.0, asleep=140e-6, asks=5)
-    asked(odds, looking=60e-6, asleep=40e-6, asks=TRIED - COUNTED)
-    asked(odds, looking=60e-6, asleep=140e-6, asks=COUNTED)
-    assert all(asked(odds, looking=60e-6, asleep=140e-6, asks=2 * SHORTEST))
+    asked(odds, looking=60e-6, asleep=140e-6, asks=FIRST + 2 * BLOCK)
+    for _ in range(4):
+        asked(odds, looking=0.005, asleep=0.005, asks=BLOCK - COUNTED)
+        assert all(asked(odds, looking=60e-6, asleep=140e-6, asks=COUNTED - 10))
+        assert all(asked(odds, looking=1.0, asleep=140e-6, asks=10))
 
 
 def test_after_a_pause_asks_are_slept_for_again() -> None:
     odds = Odds()
-    asked(odds, looking=60e-6, asleep=140e-6, asks=FIRST + SHORTEST + TRIED + 1)
+    asked(odds, looking=60e-6, asleep=140e-6, asks=FIRST + 2 * BLOCK + 1)
     assert odds.looks
     chosen = [odds.choose(1.0 + 2 * PAUSE + i * PAUSE / 2) for i in range(FIRST + 1)]
     assert chosen == [False] * FIRST + [True]

@@ -201,7 +201,7 @@ class Arena:
         block.array = None
         segment.used -= 1
         self._free.setdefault(segment.block_size, []).append(block)
-        if not segment.used and self._idle() > self.limit // 2:
+        if not segment.used and self.size > self.limit // 2 and self._idle() > self.limit // 2:
             self._drop(segment)
 
     def array(self, shape: Any, dtype: Any) -> np.ndarray[Any, Any] | None:

@@ -14,6 +14,7 @@ from tinker_actors.actors.envelope import ASK
 from tinker_actors.actors.pending import PendingAsk
 
 if TYPE_CHECKING:
+    from tinker_actors.actors.codec import Frame
     from tinker_actors.actors.exchange import Exchange
     from tinker_actors.actors.remote import RemoteTarget
 
@@ -89,12 +90,18 @@ def _sender(exchange: Exchange) -> Callable[[PendingAsk, RemoteTarget, str, tupl
     It gives False, with nothing done, for an ask that is not as simple as most are.
     """
     peer_of, waiting, busy, limit = exchange.by_index.get, exchange.pending, exchange.busy, exchange.max_message
-    write = exchange.node.codec.write
+    codec = exchange.node.codec
+    write, write_arrays, array_types = codec.write, codec.write_arrays, codec.array_types
 
     def send(pending: PendingAsk, target: RemoteTarget, method: str, args: tuple[Any, ...], meta: Any) -> bool:
+        frames: list[Frame] | None = None
         for value in args:
-            if value.__class__ not in PLAIN and not (value.__class__ is bytes and len(value) < LARGE):
+            kind = value.__class__
+            if kind in PLAIN or (kind is bytes and len(value) < LARGE):
+                continue
+            if kind not in array_types:
                 return False
+            frames = []
         peer = peer_of(target.index)
         if peer is None or not peer.is_open:  # which it is neither when dead or cut off, nor once the mesh is closed
             return False
@@ -102,11 +109,15 @@ def _sender(exchange: Exchange) -> Callable[[PendingAsk, RemoteTarget, str, tupl
         if link is None or outstanding > target.mailbox or target.backlog or (lane is not None and lane.waiting):
             return False
         ident = pending.id
+        parts = (ASK, ident, target.actor, method, args, None, meta)
         try:
-            data = write((ASK, ident, target.actor, method, args, None, meta))
+            data = write(parts) if frames is None else write_arrays(parts, frames)
         except Exception:  # `submit` says what is wrong with it, or finds another way
             return False
         size = len(data)
+        if frames is not None:
+            for frame in frames:
+                size += frame.nbytes
         if size > limit or (outstanding and target.bytes + size > WINDOW_BYTES):
             return False
         if not outstanding:
@@ -116,10 +127,13 @@ def _sender(exchange: Exchange) -> Callable[[PendingAsk, RemoteTarget, str, tupl
         pending.size = size
         pending.sent = True
         waiting[ident] = pending
-        if len(waiting) == 1 and exchange.last_inbound <= 1:
-            link.put(data, now=True)
+        now = len(waiting) == 1 and exchange.last_inbound <= 1
+        if frames is None:
+            link.put(data, now=now)
+        elif lane is None:
+            link.put(data, frames, now=now)
         else:
-            link.put(data)
+            lane.put(data, frames, (target.actor,), now=now)
         return True
 
     return send

@@ -63,6 +63,7 @@ class Codec:
     Attributes:
         write: writes what holds nothing but lists of `buffers.PLAIN` values and small bytes, as `encode` would, at less
             cost, and tuples as if they were lists. Where it raises, `encode` says it better or finds another way.
+        array_types: types of what `write_arrays` writes beside that.
     """
 
     def __init__(self, refs: Refs | None = None) -> None:
@@ -70,7 +71,9 @@ class Codec:
         self._unicode_errors: str | None = None
         self._packers: list[packing.Packer] = [self._packer()]
         self.write: Callable[[Any], bytes] = packing.plain_encoder()
+        self._write_with_arrays = packing.plain_encoder(self._stand_in)
         self._unpack = packing.unpacker(self._hook)
+        self.array_types: set[type] = set()
         self._written: dict[tuple[Any, tuple[int, ...]], Any] = {}  # what stands for arrays that were sent before
         self._read: dict[bytes, tuple[str, list[int]]] = {}  # the same of those that came
         self._depth = 0
@@ -128,6 +131,14 @@ class Codec:
             self._frames = None
             self._depth = 0
             self._lifting = False
+
+    def write_arrays(self, value: Any, frames: list[Frame]) -> bytes:
+        """`write` for what also holds large arrays; it raises for those of a kind that `encode` has not written yet."""
+        self._frames = frames
+        try:
+            return self._write_with_arrays(value)
+        finally:
+            self._frames = None
 
     def decode(self, data: bytes, frames: Sequence[Frame] = ()) -> Any:
         """The value that `encode` wrote.
@@ -287,7 +298,14 @@ class Codec:
             if len(self._written) >= KNOWN_HEADS:
                 self._written.clear()
             self._written[array.dtype, array.shape] = written
+            self.array_types.add(array.__class__)
         return written
+
+    def _stand_in(self, array: Any) -> packing.PlainExt:
+        known = self._written[array.dtype, array.shape]
+        assert self._frames is not None
+        self._frames.append(memoryview(array).cast("B"))
+        return packing.PlainExt(known.code, known.data)
 
     def _write_integer(self, value: int) -> Any:
         size = value.bit_length() // 8 + 1

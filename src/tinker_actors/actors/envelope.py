@@ -71,6 +71,7 @@ BATCH_ENVELOPES: Final = 128  # small enough that the receiver is at work while 
 BATCH_BYTES: Final = 256 * 1024
 
 LED: Final = b"\xc1"  # never used by msgpack: descriptors come first
+_ONE_FRAME: Final = packing.pack([[0, 1]])
 LED_MOST: Final = 1024  # descriptors before a batch; more go as frames, so that no part grows past its limit
 
 
@@ -114,6 +115,11 @@ def lead(descriptors: Sequence[Frame], batch: bytes) -> bytes:
     """A batch after its descriptors."""
     array = b"".join((_array_of(len(descriptors)), *descriptors))
     return b"".join((LED, len(array).to_bytes(4, "big"), array, batch))
+
+
+def lead_one(descriptor: Frame, data: bytes) -> bytes:
+    """`lead` and `join` for a single envelope with a single frame."""
+    return b"".join((LED, (1 + len(descriptor)).to_bytes(4, "big"), b"\x91", descriptor, b"\x92", data, _ONE_FRAME))
 
 
 def led(data: bytes) -> tuple[list[Any], bytes]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tinker_actors.actors import envelope
 from tinker_actors.actors.codec import Frame
-from tinker_actors.actors.envelope import ASK, REPLY
+from tinker_actors.actors.envelope import ASK, BULK, REPLY
 from tinker_actors.actors.errors import CodecError
 from tinker_actors.actors.late_data import LateData
 
@@ -67,7 +67,7 @@ class Intake:
         peer = known.get(identity)
         for parts in batch:
             try:
-                # The two kinds that make up nearly all traffic go the short way.
+                # The kinds that make up nearly all traffic go the short way.
                 if whole and peer is not None:
                     kind = parts[0]
                     if kind == REPLY and len(parts) == 3:
@@ -76,6 +76,10 @@ class Intake:
                         continue
                     if kind == ASK and len(parts) == 7:
                         peer.serving.answer(parts)
+                        continue
+                    if kind == BULK and len(parts) == 3 and peer.lane is not None:
+                        exchange.last_inbound -= 1  # nobody answers it
+                        peer.lane.control(parts[1], parts[2])
                         continue
                 self._dispatch(identity, parts)
                 peer = known.get(identity)
@@ -101,8 +105,8 @@ class Intake:
             exchange.settle(parts[1], parts[2] if kind == REPLY else None, None)
         elif kind == ASK or kind == envelope.STREAM:
             peer.serving.ask(parts)
-        elif kind == envelope.BULK:
-            exchange.last_inbound -= 1  # nobody answers it
+        elif kind == BULK:  # from a peer that was not known until now, or without a lane
+            exchange.last_inbound -= 1
             if peer.lane is not None:
                 peer.lane.control(parts[1], parts[2])
         elif kind == envelope.ERROR:

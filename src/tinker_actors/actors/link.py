@@ -182,13 +182,19 @@ class Outbound:
         self.scheduled = False
         if not self._envelopes or self._closed:
             return
-        data = envelope.join(self._envelopes, self._counts)
-        frames = self._frames
+        envelopes, frames, counts = self._envelopes, self._frames, self._counts
         self._envelopes, self._size = [], 0
         if frames:
             self._frames, self._counts = [], []
-            if self.leads and envelope.may_lead(frames):  # parts of their own would cost more than all else about them
-                data, frames = envelope.lead(frames, data), []
+            # As parts of their own, descriptors would cost more than all else about them.
+            if not self.leads or not envelope.may_lead(frames):
+                data = envelope.join(envelopes, counts)
+            elif len(envelopes) == len(frames) == 1:
+                data, frames = envelope.lead_one(frames[0], envelopes[0]), []
+            else:
+                data, frames = envelope.lead(frames, envelope.join(envelopes, counts)), []
+        else:
+            data = envelope.join(envelopes, ())
         copies = self.copies
         if copies:
             self.copies = []

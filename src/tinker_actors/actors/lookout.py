@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 BUSY_POLL = 0.0002
 """Seconds, where there is more than one core: twice what an answer takes that comes at once."""
 
-SHORTEST, LONGEST = 64, 1024  # asks in the faster way before the other is tried; twice as many each time that it stays
-TRIED = 32  # asks in the other way
-COUNTED = 24  # asks at the end of either, when the kernel has moved threads to where they stay
+BLOCK = 32  # asks in the same way
+COUNTED = 24  # at the end of a block, when the kernel has moved threads to where they stay
+SHORTEST, LONGEST = 2, 32  # blocks in the faster way before the other is tried; twice as many each time that it stays
 GAIN = 0.95  # of the time that an ask takes without looking
 PAUSE = 0.01  # seconds without an ask, after which
 FIRST = 6  # asks are slept for: the kernel puts threads where they serve each other best when none keeps its core
@@ -54,14 +54,18 @@ class Odds:
         asleep, looking: seconds that an ask takes without looking and with it: the median of when it was last tried.
     """
 
-    __slots__ = ("_began", "_first", "_is_trial", "_left", "_length", "_times", "_way", "asleep", "looking", "looks")
+    __slots__ = (
+        *("asleep", "looking", "looks"),
+        *("_began", "_blocks", "_first", "_is_trial", "_left", "_length", "_times", "_way"),
+    )
 
     def __init__(self) -> None:
         self.asleep = self.looking = 0.0
         self.looks = False
-        self._way = True  # whether asks are looked for now, but the first after a pause
+        self._way = True  # whether asks of this block are looked for, but the first after a pause
         self._is_trial = False
-        self._left = self._length = SHORTEST
+        self._left = BLOCK
+        self._blocks = self._length = SHORTEST
         self._began = 0.0
         self._first = FIRST
         self._times: deque[float] = deque(maxlen=COUNTED)
@@ -76,6 +80,7 @@ class Odds:
             self.looks = False
             return False
         if not self._left:
+            self._left = BLOCK
             self._turn()
         self._left -= 1
         self.looks = self._way
@@ -87,6 +92,7 @@ class Odds:
             self._times.append(seconds)
 
     def _turn(self) -> None:
+        """Decide in which way the next block is asked."""
         if self._times:
             median = sorted(self._times)[len(self._times) // 2]
             self._times.clear()
@@ -94,14 +100,17 @@ class Odds:
                 self.looking = median
             else:
                 self.asleep = median
-        self._is_trial = not self._is_trial
+        faster = self.looking < GAIN * self.asleep
         if self._is_trial:
-            self._way = not self._way
-            self._left = TRIED
+            self._length = SHORTEST if faster is self._way else min(2 * self._length, LONGEST)
+            self._blocks = self._length
+            self._is_trial = False
+            self._way = faster
             return
-        before, self._way = not self._way, self.looking < GAIN * self.asleep
-        self._length = min(2 * self._length, LONGEST) if self._way is before else SHORTEST
-        self._left = self._length
+        self._blocks -= 1
+        if not self._blocks or faster is not self._way:  # it's time, or this way has become slow
+            self._is_trial = True
+            self._way = not self._way
 
 
 class Lookout:

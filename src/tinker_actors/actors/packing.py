@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, Protocol, cast
 
 import msgpack  # pyright: ignore[reportMissingTypeStubs]
-from msgspec.msgpack import Encoder
+from msgspec import msgpack as plain
 
 _msgpack: Any = msgpack
 
@@ -49,6 +49,7 @@ class Reader(Protocol):
 
 
 Ext: Callable[[int, bytes], Any] = _msgpack.ExtType
+PlainExt = plain.Ext
 
 
 def packer(default: Callable[[Any], Any], unicode_errors: str | None) -> Packer:
@@ -56,12 +57,12 @@ def packer(default: Callable[[Any], Any], unicode_errors: str | None) -> Packer:
     return cast(Packer, _msgpack.Packer(default=default, strict_types=True, unicode_errors=unicode_errors))
 
 
-def plain_encoder() -> Callable[[Any], bytes]:
-    """What writes plain values as a `packer` would, and tuples as arrays; what needs a `default` it must not be given.
+def plain_encoder(default: Callable[[Any], Any] | None = None) -> Callable[[Any], bytes]:
+    """What writes plain values as a `packer` would, and tuples as arrays. `default` makes a `PlainExt` of all else.
 
     The function raises for integers of more than 64 bits and for strings that are no valid text.
     """
-    return Encoder().encode
+    return plain.Encoder(enc_hook=default).encode
 
 
 def reader(ext_hook: Callable[[int, bytes], Any]) -> Reader:
