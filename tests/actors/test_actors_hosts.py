@@ -194,6 +194,27 @@ async def test_two_living_nodes_can_not_have_one_name() -> None:
                 pass
 
 
+async def test_a_name_is_taken_until_its_node_has_left() -> None:
+    async with Mesh(listen=ANY) as mesh:
+        former = Mesh.join(mesh.url or "", name="same")
+        await former.__aenter__()
+        log = await mesh.spawn(Log, node=1)
+        held = asyncio.ensure_future(log.hold())
+        await log.wait_for("hold begins")
+        leaving = asyncio.ensure_future(former.__aexit__(None, None, None))
+        refusal = "already"
+        async with asyncio.timeout(30):
+            while "already" in refusal:
+                with pytest.raises(JoinError) as refused:
+                    await Mesh.join(mesh.url or "", name="same").__aenter__()
+                refusal = str(refused.value)
+        assert "a node named 'same' is about to leave the mesh" in refusal
+        held.cancel()
+        await leaving
+        async with Mesh.join(mesh.url or "", name="same", patience=30.0):
+            assert await (await mesh.spawn(Counter, node=2)).add(1) == 1
+
+
 async def test_a_node_of_another_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     from tinker_actors.actors import joining
 

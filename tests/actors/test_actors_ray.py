@@ -138,7 +138,9 @@ async def test_a_node_that_is_started_again_waits_until_its_former_self_is_gone(
             with pytest.raises(JoinError, match="is in the mesh already"):
                 await on_ray.be_a_node(url, None, "ray-1", ["zoo"], 0.0)
             assert not later.done()
-        await mesh.wait_for_nodes(2)
+        async with asyncio.timeout(60):
+            while max(node.index for node in (await mesh.describe()).nodes) < 2:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
         counter = await mesh.spawn(Counter, node=2)
         assert await counter.add(1) == 1
     await later

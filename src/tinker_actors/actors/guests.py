@@ -135,6 +135,8 @@ class Guests:
         guest = next((guest for guest in self._guests.values() if guest.name == name), None)
         if guest is None:
             guest = self._new(name, key)
+        elif guest.is_leaving:
+            raise SpawnError(f"a node named {name!r} is about to leave the mesh; its name is free when it has")
         elif guest.member.is_up and self._node.exchange.is_linked(guest.member.index):
             raise SpawnError(f"a node named {name!r} is in the mesh already")
         else:
