@@ -20,6 +20,7 @@ from tinker_actors.actors.mailbox import Mailbox
 from tinker_actors.actors.ref import ActorRef
 from tinker_actors.actors.remote import RemoteTarget
 from tinker_actors.actors.rendezvous import Rendezvous
+from tinker_actors.errors import ConfigError
 
 if TYPE_CHECKING:
     from tinker_actors.actors.directory import Directory
@@ -227,11 +228,17 @@ class _Ears:
 
 def members(parties: Iterable[Party]) -> list[ActorRef | str]:
     """Parties as a hub takes them."""
+    if isinstance(parties, str):
+        raise ConfigError(f"parties are several actors and names, such as [{parties!r}]; got {parties!r}")
     return [_member(party) for party in parties]
 
 
 def _member(party: Party) -> ActorRef | str:
-    return party.ref if isinstance(party, Actor) else party
+    if isinstance(party, Actor):
+        return party.ref
+    if not isinstance(party, ActorRef | str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ConfigError(f"a party is an actor or a name; got {party!r}")
+    return party
 
 
 def _key(party: Party) -> int | str:

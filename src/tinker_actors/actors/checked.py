@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from tinker_actors.actors.dead_letters import Lost
 from tinker_actors.actors.mesh import Mesh
-from tinker_actors.errors import ActorError
+from tinker_actors.errors import ActorError, ConfigError
 
 if TYPE_CHECKING:
     from tinker_actors.actors.directory import Directory
@@ -32,6 +32,9 @@ class CheckedMesh(Mesh):
 
     def __init__(self, *, allow: Iterable[Unattended | str] = (), stop_timeout: float = 1.0, **options: Any) -> None:
         super().__init__(stop_timeout=stop_timeout, **options)
+        known = [what.value for what in Unattended]
+        if isinstance(allow, str) or not all(item in known or isinstance(item, Unattended) for item in allow):
+            raise ConfigError(f"allow is a list of any of {', '.join(known)}; got {allow!r}")
         self._allowed = {Unattended(item) for item in allow}
         self._failures: list[str] = []
 

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from tinker_actors.actors.call import ACTIVE, Call, current_call, present
+from tinker_actors.actors.checks import check_seconds
 from tinker_actors.actors.errors import DeadlineExceeded
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ class deadline:  # noqa: N801 - reads as a statement, like asyncio.timeout
     """An async context manager; raises `DeadlineExceeded` when `seconds` pass before the block ends."""
 
     def __init__(self, seconds: float) -> None:
+        check_seconds("deadline", seconds)
         self._seconds = seconds
 
     async def __aenter__(self) -> deadline:

@@ -6,6 +6,7 @@ import ipaddress
 import socket
 from dataclasses import dataclass
 
+from tinker_actors.actors.checks import check_type
 from tinker_actors.errors import ConfigError
 
 PREFIX = "tcp://"
@@ -29,6 +30,7 @@ class Endpoint:
         >>> Endpoint.parse("tcp://[::1]:7000")
         Endpoint(host='::1', port=7000)
         """
+        check_type("an address", url, str, "a text like tcp://HOST:PORT")
         host, separator, port = url.removeprefix(PREFIX).rpartition(":")
         if host.startswith("[") and host.endswith("]"):
             host = host[1:-1]

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, 
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from tinker_actors.actors.checks import check_count
 from tinker_actors.actors.collect import Collection, Members, Need
 from tinker_actors.actors.deadlines import CoarseTimer
 from tinker_actors.actors.errors import MailboxFull
@@ -113,10 +114,10 @@ class Group:
         """Await the first `count` results, as a dict by member.
 
         Raises:
+            ConfigError: the group has fewer members.
             QuorumError: so many members failed that there can't be `count` results.
         """
-        if not 1 <= count <= len(self.refs):
-            raise ValueError(f"a quorum of a group of {len(self.refs)} is 1 to {len(self.refs)}, got {count}")
+        check_count("quorum", count, 1, len(self.refs))
 
         async def send(method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[ActorRef, Any]:
             collector = await self._collection().run(self._where(), method, args, kwargs, Need.SOME, count)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 from tinker_actors.actors import location, packing
 from tinker_actors.actors.actor import concurrent
 from tinker_actors.actors.agent import SYSTEM_MAILBOX, DirectoryActor
+from tinker_actors.actors.checks import LONGEST_NAME
 from tinker_actors.actors.control import SYSTEM_IDS, CellRestarted, Report, SpawnRequest
 from tinker_actors.actors.directory import Entry, make_cell
 from tinker_actors.actors.errors import CodecError, NodeDiedError, NodeUnreachableError, SpawnError
@@ -34,7 +35,6 @@ VERSION = 1  # of what nodes say to each other
 ENTER = 15.0  # seconds for a node that was let in to come
 LEAVE = 1.0  # seconds for all guests to close in order at the end
 MAX_GUESTS = 1024
-_NAME = 200  # characters
 
 
 class Guest:
@@ -127,8 +127,8 @@ class Guests:
             raise SpawnError(f"this mesh speaks version {VERSION}, the node version {version}; update the older one")
         if self._closing or self.directory.closing:
             raise SpawnError("the mesh is closing")
-        if not isinstance(name, str) or not 0 < len(name) <= _NAME:
-            raise SpawnError(f"a node's name has 1 to {_NAME} characters, got {name!r:.300}")
+        if not isinstance(name, str) or not 0 < len(name) <= LONGEST_NAME:
+            raise SpawnError(f"a node's name has 1 to {LONGEST_NAME} characters, got {name!r:.300}")
         keys = self._network.keys
         if keys is not None and key not in keys.allowed:
             raise SpawnError(f"the key {key} is not allowed")

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from tinker_actors.actors.agent import NodeAgent, RemoteDirectory
+from tinker_actors.actors.checks import check_name, check_seconds
 from tinker_actors.actors.control import SYSTEM_IDS, CellSpec, Report
 from tinker_actors.actors.directory import make_cell
 from tinker_actors.actors.endpoint import Endpoint, address_towards
@@ -19,6 +20,7 @@ from tinker_actors.actors.errors import JoinError, NodeDiedError, NodeUnreachabl
 from tinker_actors.actors.imports import Imports
 from tinker_actors.actors.keys import Keys
 from tinker_actors.actors.lifecycle import Lifecycle
+from tinker_actors.actors.mesh_options import check_imports, check_keys
 from tinker_actors.actors.node import Node
 from tinker_actors.actors.pulse import Thresholds
 from tinker_actors.actors.restart import RestartHistory, RestartPolicy
@@ -80,6 +82,12 @@ class JoinedMesh(MeshView):
     ) -> None:
         super().__init__(None, None)
         self._endpoint = Endpoint.parse(url)
+        check_keys(keys)
+        check_imports(imports)
+        check_seconds("timeout", timeout, above=0)
+        check_seconds("patience", patience, least=0)
+        if name is not None:
+            check_name("name", name)
         if keys is None and not self._endpoint.is_loopback:
             raise ConfigError(f"joining {url} on another host needs keys (`keys=`, see `tinker-actors keys mesh`)")
         self._keys = keys

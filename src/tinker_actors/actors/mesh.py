@@ -15,18 +15,25 @@ from typing import TYPE_CHECKING, Any, Self
 from tinker_actors.actors import survey
 from tinker_actors.actors.agent import DirectoryActor
 from tinker_actors.actors.arena import LIMIT as SHARED_MEMORY
+from tinker_actors.actors.checks import check_count, check_seconds
 from tinker_actors.actors.directory import Directory, make_cell
 from tinker_actors.actors.endpoint import Endpoint
 from tinker_actors.actors.errors import JoinError
 from tinker_actors.actors.folder import PrivateFolder
 from tinker_actors.actors.keys import Keys
 from tinker_actors.actors.lifecycle import Lifecycle
+from tinker_actors.actors.mesh_options import (
+    check_imports,
+    check_processes,
+    check_sizes,
+    check_times,
+    checked_endpoint,
+)
 from tinker_actors.actors.node import MAX_MESSAGE, Node
 from tinker_actors.actors.pulse import Thresholds
 from tinker_actors.actors.restart import RestartHistory, RestartPolicy
 from tinker_actors.actors.view import MeshView
 from tinker_actors.actors.window import Window
-from tinker_actors.errors import ConfigError
 
 if TYPE_CHECKING:
     from tinker_actors.actors.checked import CheckedMesh, Unattended
@@ -73,7 +80,8 @@ class Mesh(MeshView):
             to see whether they wait for each other; None: never.
 
     Raises:
-        ConfigError: `listen` is no address, or needs keys; or it or `keys` is given beside a placement.
+        ConfigError: an argument means nothing; the message names it. Or `listen` needs keys, or it or `keys` is given
+            beside a placement.
     """
 
     def __init__(
@@ -100,17 +108,13 @@ class Mesh(MeshView):
         blocked_loop: float | None = 1.0,
         ask_cycle: float | None = 0.25,
     ) -> None:
-        if nodes < 1:
-            raise ValueError(f"nodes counts this process too and must be at least 1, got {nodes}")
-        if loop not in ("auto", "asyncio"):
-            raise ValueError(f"loop must be 'auto' or 'asyncio', got {loop!r}")
-        if ping <= 0 or patience <= 0:
-            raise ValueError(f"ping and patience are seconds and must be positive, got {ping} and {patience}")
-        if busy_poll is not None and not 0 <= busy_poll <= 0.01:
-            raise ValueError(f"busy_poll is a time in seconds from 0 to 0.01, got {busy_poll}")
+        check_times(stop_timeout, start_timeout, ping, patience, busy_poll)
+        check_sizes(nodes, max_message, shared_memory)
+        check_processes(placement, restart, env, loop, name)
+        check_imports(imports)
         super().__init__(None, None)
         self._placement = placement
-        self._listen = _checked(listen, keys, placement)
+        self._listen = checked_endpoint(listen, keys, placement)
         self._keys = keys
         self._ping = ping
         self._patience = patience
@@ -240,6 +244,8 @@ class Mesh(MeshView):
         Raises:
             JoinError: they did not come within `timeout` seconds.
         """
+        check_count("count", count, 1)
+        check_seconds("timeout", timeout, least=0)
         if self._guests is None:
             if count > self._count:
                 raise JoinError(f"this mesh has {self._count} nodes and does not listen for others")
@@ -355,16 +361,3 @@ class Mesh(MeshView):
                     self._folder.remove()
                 if tasks:
                     await asyncio.wait(tasks, timeout=1.0)
-
-
-def _checked(listen: str | None, keys: Keys | None, placement: Placement | None) -> Endpoint | None:
-    """Where to listen."""
-    if placement is not None and (listen is not None or keys is not None):
-        raise ConfigError("a mesh with a placement listens with keys of its own; leave listen and keys out")
-    endpoint = None if listen is None else Endpoint.parse(listen)
-    if endpoint is not None and keys is None and not endpoint.is_loopback:
-        raise ConfigError(
-            f"{listen} can be reached from other hosts: listening there needs keys (`keys=`, see "
-            "`tinker-actors keys mesh`); without keys listen on 127.0.0.1"
-        )
-    return endpoint

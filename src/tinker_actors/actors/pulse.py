@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tinker_actors.actors import traceparent
+from tinker_actors.actors.checks import check_seconds
 from tinker_actors.actors.control import SYSTEM_IDS
 from tinker_actors.actors.message import StreamMessage
 
@@ -50,8 +51,8 @@ class Thresholds:
     def __post_init__(self) -> None:
         for name in ("slow_handler", "blocked_loop", "ask_cycle"):
             value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise ValueError(f"{name} is in seconds and must be above 0, or None for never; got {value!r}")
+            if value is not None:
+                check_seconds(name, value, above=0, otherwise=", or None for never")
 
 
 class Quiet:

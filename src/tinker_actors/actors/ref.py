@@ -6,6 +6,8 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
+from tinker_actors.actors.checks import check_count, check_seconds, check_type
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Options:
@@ -23,8 +25,11 @@ class Options:
     buffer: int = 16
 
     def __post_init__(self) -> None:
-        if self.buffer < 1:
-            raise ValueError(f"buffer must be at least 1, got {self.buffer}")
+        if self.timeout is not None:
+            check_seconds("timeout", self.timeout)
+        if self.wait is not None:
+            check_type("wait", self.wait, bool, "True, False or None")
+        check_count("buffer", self.buffer, 1)
 
 
 DEFAULT = Options()

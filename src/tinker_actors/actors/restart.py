@@ -5,6 +5,8 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
+from tinker_actors.actors.checks import check_count, check_seconds, check_type
+
 
 class Restart(enum.Enum):
     """When an actor is started again under the same ref."""
@@ -37,13 +39,12 @@ class RestartPolicy:
     strategy: Strategy = Strategy.ONE_FOR_ONE  # the parent's
 
     def __post_init__(self) -> None:
-        if self.max_restarts < 0:
-            raise ValueError(f"max_restarts must be at least 0, got {self.max_restarts}")
-        if self.within <= 0 or self.backoff < 0 or self.backoff_max < 0:
-            raise ValueError(
-                "within must be positive and the back-offs not negative, got "
-                f"within={self.within}, backoff={self.backoff}, backoff_max={self.backoff_max}"
-            )
+        check_type("mode", self.mode, Restart, "one of Restart")
+        check_type("strategy", self.strategy, Strategy, "one of Strategy")
+        check_count("max_restarts", self.max_restarts, 0)
+        check_seconds("within", self.within, above=0)
+        check_seconds("backoff", self.backoff, least=0)
+        check_seconds("backoff_max", self.backoff_max, least=0)
 
     @classmethod
     def never(cls) -> RestartPolicy:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from tinker_actors.actors.actor import Actor
+from tinker_actors.actors.checks import check_count, check_index, check_name, check_seconds, check_type
 from tinker_actors.actors.errors import SpawnError, UnroutableError
 from tinker_actors.actors.group import Group
 from tinker_actors.actors.ref import ActorRef
@@ -38,6 +39,13 @@ class Order:
     mailbox: int
     policy: RestartPolicy
     parent: int | None
+
+    def __post_init__(self) -> None:
+        if self.name is not None:
+            check_name("name", self.name)
+        if self.node is not None:
+            check_index("node", self.node)
+        check_count("mailbox", self.mailbox, 1)
 
 
 class Registry(Protocol):
@@ -80,20 +88,21 @@ class MeshView:
             cls: the actor's class; for another node it must be importable there (a script's own classes are).
             *args: arguments of its constructor, as are `**kwargs`. On another node they must be sendable; a restart
                 constructs from the same ones.
-            name: unique in the mesh while the actor lives; for `get`, logs and errors.
+            name: unique in the mesh while the actor lives; for `get`, logs and errors. At most 512 characters.
             node: index of the process to hold it; None: the child nodes in turn, or this process if there are none.
             restart: what becomes of it after a failure; None: `RestartPolicy.never()`.
             mailbox: messages that may wait for it.
             **kwargs: see `*args`.
 
         Raises:
+            ConfigError: an option that means nothing; the message names it.
             SpawnError: the name is taken, there is no such node, or the class can't be found there.
             Exception: whatever the constructor or `on_start` raised, as an ask would give it.
         """
         if not (isinstance(cls, type) and issubclass(cls, Actor)):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise SpawnError(f"only subclasses of Actor can be spawned, got {cls!r}")
-        if mailbox < 1:
-            raise ValueError(f"mailbox must be at least 1, got {mailbox}")
+        if restart is not None:
+            check_type("restart", restart, RestartPolicy, "a RestartPolicy")
         registry, _ = self._open()
         parent = None
         policy = restart or RestartPolicy.never()
@@ -123,6 +132,8 @@ class MeshView:
         then `on_stop` runs and the actors that it spawned are ended. Without `drain` the present message is cancelled
         and what waits fails with `ActorStoppedError`.
         """
+        if timeout is not None:
+            check_seconds("timeout", timeout, least=0)
         registry, _ = self._open()
         await registry.stop(_ref(actor), drain=drain, timeout=timeout)
 
@@ -138,6 +149,8 @@ class MeshView:
         message make another buffer; once nobody holds the old one its memory is used again. Where there is no shared
         memory, or no room in it, the array lies in ordinary memory and sending it copies. Its content is undefined.
         """
+        for size in shape if isinstance(shape, tuple) else (shape,):
+            check_count("shape", size, 0)
         return self._open()[1].exchange.bulk.array(shape, dtype)
 
     def put(self, value: V) -> V:
@@ -165,6 +178,8 @@ class MeshView:
         """
         from tinker_actors.actors.barrier import Barrier, BarrierHub, members
 
+        if timeout is not None:
+            check_seconds("timeout", timeout, above=0)
         hub: Any = await self.spawn(BarrierHub, members(parties), timeout, name=name, node=0, mailbox=BARRIER_MAILBOX)
         return Barrier(hub)
 
