@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,25 @@ def learns(text: str) -> Datum:
 
 DATA = [learns("hello there"), learns("and more")]
 PROMPT = TOKENIZER.encode("hel")
+
+
+def client_threads() -> int:
+    return sum(thread.name == "tinker_actors client" for thread in threading.enumerate())
+
+
+async def test_a_client_that_could_not_start_closes_and_leaves_no_thread(tmp_path: Path):
+    occupied = tmp_path / "file"
+    occupied.touch()
+    client = ServiceClient.local(SERVED, root=occupied / "below")
+    with pytest.raises(NotADirectoryError):
+        await client.create_lora_training_client("tiny-llama")
+    await asyncio.to_thread(client.close)
+    with pytest.raises(NotADirectoryError):
+        async with ServiceClient.local(SERVED, root=occupied / "below"):
+            pass
+    with pytest.raises(NotADirectoryError), ServiceClient.local(SERVED, root=occupied / "below"):
+        pass
+    assert client_threads() == 0
 
 
 def test_a_blocking_program_trains_saves_and_goes_on_exactly(tmp_path: Path):

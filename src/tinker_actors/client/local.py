@@ -60,9 +60,9 @@ class LocalService:
     async def stop(self, error: BaseException | None) -> None:
         """End them."""
         ended = "success" if error is None else "errored"
-        self._gateway.records.sessions.update(self._session, ended_at=time.time(), ended=ended)
-        await self._gateway.checkpoints.end_session(self._session)
-        await self._stack.aclose()
+        async with self._stack:
+            self._gateway.records.sessions.update(self._session, ended_at=time.time(), ended=ended)
+            await self._gateway.checkpoints.end_session(self._session)
 
     async def capabilities(self) -> Capabilities:
         """The base models."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from pathlib import Path
@@ -80,7 +81,11 @@ class ServiceClient:
         self._starting: ApiFuture[None] | None = None
 
     def __enter__(self) -> Self:
-        self._started().result()
+        try:
+            self._started().result()
+        except BaseException:  # interrupted too: nobody will leave what wasn't entered
+            self._thread.end()
+            raise
         return self
 
     def __exit__(
@@ -89,21 +94,29 @@ class ServiceClient:
         self.close(error)
 
     async def __aenter__(self) -> Self:
-        await self._started()
+        try:
+            await self._started()
+        except BaseException:  # cancelled too: nobody will leave what wasn't entered
+            await asyncio.to_thread(self._thread.end)
+            raise
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._starting is not None:
-            await self._thread.call(self._service.stop(error))
-        self._thread.end()
+        try:
+            if self._starting is not None:
+                await self._thread.call(self._stop(self._starting, error))
+        finally:
+            await asyncio.to_thread(self._thread.end)
 
     def close(self, error: BaseException | None = None) -> None:
         """Free all that the client holds."""
-        if self._starting is not None:
-            self._thread.call(self._service.stop(error)).result()
-        self._thread.end()
+        try:
+            if self._starting is not None:
+                self._thread.call(self._stop(self._starting, error)).result()
+        finally:
+            self._thread.end()
 
     def get_server_capabilities(self) -> Capabilities:
         """The base models that may be used."""
@@ -222,6 +235,13 @@ class ServiceClient:
             if self._starting is None:
                 self._starting = self._thread.call(self._service.start())
             return self._starting
+
+    async def _stop(self, starting: ApiFuture[None], error: BaseException | None) -> None:
+        try:
+            await starting
+        except Exception:  # whose call began it has heard why; what wasn't started needn't be stopped
+            return
+        await self._service.stop(error)
 
     def _call(self, work: Callable[[], Coroutine[Any, Any, T]]) -> ApiFuture[T]:
         """Begin some work once the service is there."""

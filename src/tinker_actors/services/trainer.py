@@ -93,11 +93,14 @@ class TinkerTrainer(Actor):
 
     async def on_stop(self) -> None:
         """Finish the session; what was saved stays."""
-        with contextlib.suppress(SamplingError, TimeoutError):  # the service may be gone
-            async with asyncio.timeout(_PATIENCE):
-                await self._drop_gone()
-            await self._there(self._service.stop(None))
-        await asyncio.to_thread(self._thread.end)
+        try:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_PATIENCE):
+                    await self._drop_gone()
+            with contextlib.suppress(SamplingError):  # the service may be gone
+                await self._there(self._service.stop(None))
+        finally:
+            await asyncio.to_thread(self._thread.end)
 
     async def create(self, spec: PolicySpec) -> str:
         """Make a policy and return its id.
