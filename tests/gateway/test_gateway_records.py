@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tinker_actors.errors import ConfigError
 from tinker_actors.gateway.caller import LOCAL, Caller
 from tinker_actors.gateway.record_kinds import CheckpointRecord, ModelRecord, SessionRecord
 from tinker_actors.gateway.records import Records
@@ -94,3 +95,12 @@ def test_a_file_of_an_earlier_version_gains_the_columns_that_came_since(tmp_path
     found = records.session(LOCAL, "s")
     assert (found.tags, found.user_metadata, found.ended) == ((), {}, None)
     records.close()
+
+
+def test_a_file_that_holds_no_records_is_refused_by_its_name(tmp_path: Path):
+    file = tmp_path / "records.sqlite"
+    file.write_bytes(b"not a database" * 100)
+    with pytest.raises(ConfigError, match=f"the records in {file} can't be used: file is not a database"):
+        Records(file)
+    with pytest.raises(ConfigError, match="can't be opened"):
+        Records(tmp_path / "missing" / "records.sqlite")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import sys
 import time
 from collections.abc import AsyncIterator
@@ -127,6 +128,25 @@ async def test_a_checkpoint_goes_when_its_time_is_over_and_not_before(client: Wi
     assert not stored(client, record)
     assert stored(client, other)
     assert [entry["tinker_path"] for entry in (await got(client, "checkpoints"))["checkpoints"]] == [other.path]
+
+
+async def test_what_expires_is_deleted_although_deleting_failed_before(
+    client: Wire, deleted: asyncio.Queue[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("tinker_actors.gateway.checkpoints._AGAIN", 0.0)
+    discard, failures = Checkpoints.discard, [sqlite3.OperationalError("database or disk is full")]
+
+    async def failing_once(self: Checkpoints, handle: str, base_model: str) -> None:
+        if failures:
+            raise failures.pop()
+        await discard(self, handle, base_model)
+
+    monkeypatch.setattr(Checkpoints, "discard", failing_once)
+    record = await published(client)
+    client.gateway.checkpoints.set_expiry(record.path, time.time())
+    assert await deleted.get() == record.path
+    assert not failures
+    assert not stored(client, record)
 
 
 async def test_what_expired_while_the_service_was_down_is_deleted_when_it_starts(

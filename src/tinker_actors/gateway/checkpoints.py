@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections import OrderedDict
@@ -18,6 +19,7 @@ from tinker_actors.policies import SnapshotStore
 
 logger = logging.getLogger(__name__)
 
+_AGAIN = 60.0  # seconds after which deleting is tried again that failed
 _OVER = 1.0
 """When something expires that is being deleted: long ago, so that nobody finds it any more."""
 
@@ -100,17 +102,23 @@ class Checkpoints:
 
     async def _expire(self) -> None:
         while True:
-            self._changed.clear()
-            found = self._records.checkpoints.where("expires_at IS NOT NULL", order="expires_at", limit=1)
-            left = found[0].expires_at - time.time() if found and found[0].expires_at is not None else None
-            if left is not None and left <= 0:
-                await self.delete(found[0])
-                continue
             try:
-                async with asyncio.timeout(left):
-                    await self._changed.wait()
-            except TimeoutError:
-                pass
+                await self._expire_next()
+            except Exception:  # the boundary of a task that nobody waits for: a full disk, say, doesn't end it
+                logger.exception("checkpoints that have expired can't be deleted; it is tried again in %g s", _AGAIN)
+                await asyncio.sleep(_AGAIN)
+
+    async def _expire_next(self) -> None:
+        """Delete what expires next, or wait until it does or another one is first."""
+        self._changed.clear()
+        found = self._records.checkpoints.where("expires_at IS NOT NULL", order="expires_at", limit=1)
+        left = found[0].expires_at - time.time() if found and found[0].expires_at is not None else None
+        if left is not None and left <= 0:
+            await self.delete(found[0])
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(left):
+                await self._changed.wait()
 
 
 class Copies:

@@ -45,7 +45,7 @@ class SamplerTable(Section):
     """Bytes."""
     prefix_caching: bool | None = None
     max_adapters: int | None = Field(default=None, ge=1)
-    adapter_memory: int | None = Field(default=None, ge=1)
+    adapter_memory: int | None = Field(default=None, ge=0)
     """Bytes."""
     threads: int | None = Field(default=None, ge=1)
 

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import TypeVar
 
+from tinker_actors.errors import ConfigError
 from tinker_actors.gateway.caller import Caller
 from tinker_actors.gateway.record_kinds import (
     AuditRecord,
@@ -34,6 +35,9 @@ class Records:
     Args:
         path: The file; it is made if it isn't there.
 
+    Raises:
+        ConfigError: The file can't be used.
+
     Attributes:
         sessions: By `session_id`.
         models: By `model_id`.
@@ -44,10 +48,20 @@ class Records:
     """
 
     def __init__(self, path: str | Path) -> None:
-        self._connection = sqlite3.connect(path, isolation_level=None)
-        self._connection.execute("PRAGMA journal_mode = WAL")
-        self._connection.execute("PRAGMA synchronous = NORMAL")
-        self._connection.execute("PRAGMA busy_timeout = 5000")
+        try:
+            self._connection = sqlite3.connect(path, isolation_level=None)
+        except sqlite3.Error as error:
+            raise ConfigError(f"the records in {path} can't be opened: {error}") from error
+        try:
+            self._connection.execute("PRAGMA journal_mode = WAL")
+            self._connection.execute("PRAGMA synchronous = NORMAL")
+            self._connection.execute("PRAGMA busy_timeout = 5000")
+            self._open_tables()
+        except sqlite3.Error as error:
+            self._connection.close()
+            raise ConfigError(f"the records in {path} can't be used: {error}") from error
+
+    def _open_tables(self) -> None:
         self.sessions = Table(self._connection, SessionRecord, "sessions", index=("tenant",))
         self.models = Table(self._connection, ModelRecord, "models", index=("tenant", "session_id"))
         self.samplers = Table(self._connection, SamplerRecord, "samplers", index=("tenant", "session_id", "model_id"))

@@ -189,8 +189,10 @@ class PythonSandbox:
         try:
             output, limit = await self._output(process)
         finally:
-            await _end(process)
-            applied = _read_status(told)
+            try:
+                await _end(process)
+            finally:  # cancelled meanwhile: the pipe is closed all the same
+                applied = _read_status(told)
         if "error" in applied:
             raise EpisodeError(f"the sandbox doesn't work: {applied['error']}{output and ': '}{output}")
         return CodeResult(output=output, code=process.returncode or 0, limit=limit)

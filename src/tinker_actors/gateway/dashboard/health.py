@@ -10,7 +10,7 @@ from fastapi import APIRouter
 from starlette.responses import Response
 
 from tinker_actors.gateway.caller import needs
-from tinker_actors.gateway.dashboard.owned import GatewayOf
+from tinker_actors.gateway.gateway_of import GatewayOf
 from tinker_actors.gateway.writing import json_response
 
 if TYPE_CHECKING:

@@ -15,7 +15,8 @@ from tinker_actors.errors import JobRefusedError, JobStateError, UnknownJobError
 from tinker_actors.gateway.caller import CallerOf, needs
 from tinker_actors.gateway.dashboard.job_rows import row, whole
 from tinker_actors.gateway.dashboard.metrics_file import read_metrics
-from tinker_actors.gateway.dashboard.owned import GatewayOf, Owned, OwnedJob
+from tinker_actors.gateway.dashboard.owned import Owned, OwnedJob
+from tinker_actors.gateway.gateway_of import GatewayOf
 from tinker_actors.gateway.jobs.deleting import delete_job
 from tinker_actors.gateway.jobs.shared import scheduler_of, submissions_of, tenant_of, with_folders
 from tinker_actors.gateway.refusals import RefusalError, not_found

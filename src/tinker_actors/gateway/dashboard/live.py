@@ -24,7 +24,8 @@ from tinker_actors.gateway.dashboard.health import describe_health
 from tinker_actors.gateway.dashboard.job_rows import row
 from tinker_actors.gateway.dashboard.mesh import describe
 from tinker_actors.gateway.dashboard.metrics_file import read_metrics
-from tinker_actors.gateway.dashboard.owned import GatewayOf, find_job
+from tinker_actors.gateway.dashboard.owned import find_job
+from tinker_actors.gateway.gateway_of import GatewayOf
 from tinker_actors.gateway.jobs.shared import tenant_of, with_folders
 from tinker_actors.gateway.refusals import RefusalError
 from tinker_actors.scheduler.states import JobState

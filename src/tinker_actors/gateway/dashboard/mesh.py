@@ -14,7 +14,7 @@ from starlette.responses import Response
 from tinker_actors.actors.attach import fetch, running_meshes
 from tinker_actors.errors import RunError
 from tinker_actors.gateway.caller import Caller, CallerOf, needs
-from tinker_actors.gateway.dashboard.owned import GatewayOf
+from tinker_actors.gateway.gateway_of import GatewayOf
 from tinker_actors.gateway.jobs.shared import tenant_of, with_folders
 from tinker_actors.gateway.writing import json_response
 from tinker_actors.scheduler.job_folder import JobFolder

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
-from fastapi import Depends, Request
+from fastapi import Depends
 
 from tinker_actors.gateway.caller import Caller, CallerOf
+from tinker_actors.gateway.gateway_of import GatewayOf
 from tinker_actors.gateway.jobs.shared import folder_of, job_of
 from tinker_actors.scheduler.job_folder import JobFolder
 from tinker_actors.scheduler.job_records import Job
@@ -15,17 +16,6 @@ from tinker_actors.scheduler.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from tinker_actors.gateway.gateway import Gateway
-
-
-async def _gateway(request: Request) -> Any:  # a plain function would be called in a thread
-    return request.app.state.gateway
-
-
-if TYPE_CHECKING:
-    GatewayOf: TypeAlias = Gateway
-else:
-    GatewayOf = Annotated[Any, Depends(_gateway)]
-    """A route's parameter: what all routes share."""
 
 
 @dataclass(frozen=True, slots=True)

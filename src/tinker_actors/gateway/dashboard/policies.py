@@ -11,7 +11,8 @@ from starlette.responses import Response
 
 from tinker_actors.errors import PolicyError
 from tinker_actors.gateway.caller import CallerOf, needs
-from tinker_actors.gateway.dashboard.owned import GatewayOf, OwnedJob
+from tinker_actors.gateway.dashboard.owned import OwnedJob
+from tinker_actors.gateway.gateway_of import GatewayOf
 from tinker_actors.gateway.writing import json_response
 from tinker_actors.policies import Snapshot, SnapshotStore
 

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 from fastapi import APIRouter, Request
 
 from tinker_actors.gateway.caller import Caller, CallerOf, needs
+from tinker_actors.gateway.gateway_of import GatewayOf
 from tinker_actors.gateway.jobs.bodies import DeletedBody, KeptUploadBody, UploadBody, UploadsBody
 from tinker_actors.gateway.jobs.deleting import delete_upload, uploads_of
 from tinker_actors.gateway.jobs.shared import scheduler_of, submissions_of, tenant_of
 from tinker_actors.gateway.refusals import not_found
-from tinker_actors.gateway.tinker.shared import GatewayOf
 
 if TYPE_CHECKING:
     from tinker_actors.gateway.gateway import Gateway

@@ -9,6 +9,7 @@ from fastapi import APIRouter, Query
 
 from tinker_actors.errors import JobRefusedError, JobStateError
 from tinker_actors.gateway.caller import CallerOf, needs
+from tinker_actors.gateway.gateway_of import GatewayOf
 from tinker_actors.gateway.jobs.bodies import (
     DeletedBody,
     JobBody,
@@ -21,7 +22,6 @@ from tinker_actors.gateway.jobs.bodies import (
 from tinker_actors.gateway.jobs.deleting import delete_job
 from tinker_actors.gateway.jobs.shared import job_of, scheduler_of, submissions_of, tenant_of
 from tinker_actors.gateway.refusals import RefusalError
-from tinker_actors.gateway.tinker.shared import GatewayOf
 from tinker_actors.scheduler.job_records import Job, JobQuery
 from tinker_actors.scheduler.states import JobKind, JobState
 

@@ -10,9 +10,9 @@ from fastapi import APIRouter, Query
 from starlette.responses import StreamingResponse
 
 from tinker_actors.gateway.caller import Caller, CallerOf, needs
+from tinker_actors.gateway.gateway_of import GatewayOf
 from tinker_actors.gateway.jobs.following import Ends, file_bytes, file_rows
 from tinker_actors.gateway.jobs.shared import folder_of, scheduler_of
-from tinker_actors.gateway.tinker.shared import GatewayOf
 from tinker_actors.scheduler.run_folder import RunFolder
 
 if TYPE_CHECKING:

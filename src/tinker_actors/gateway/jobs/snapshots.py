@@ -8,9 +8,9 @@ from fastapi import APIRouter
 from pydantic import BaseModel
 
 from tinker_actors.gateway.caller import CallerOf, needs
+from tinker_actors.gateway.gateway_of import GatewayOf
 from tinker_actors.gateway.jobs.handover import hand_over, path_of, snapshots_of
 from tinker_actors.gateway.jobs.shared import folder_of, job_of
-from tinker_actors.gateway.tinker.shared import GatewayOf
 from tinker_actors.policies import Handle, PolicyId
 
 router = APIRouter()

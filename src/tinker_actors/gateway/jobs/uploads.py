@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import hashlib
 import json
 import os
 import re
 import secrets
-from collections.abc import AsyncIterable, AsyncIterator, Mapping
+from collections.abc import AsyncIterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import BinaryIO, cast
 
 from tinker_actors.gateway.refusals import RefusalError, not_found
 
@@ -70,6 +71,7 @@ class Uploads:
 
     def __init__(self, root: Path, *, most: int, most_of_tenant: int) -> None:
         self._root, self._most, self.most_of_tenant = root, most, most_of_tenant
+        self._taking: dict[str, asyncio.Lock] = {}
 
     async def take(self, tenant: str, chunks: AsyncIterable[bytes]) -> Upload:
         """Keep what a client sends, once all of it is there and every row can be used.
@@ -77,27 +79,26 @@ class Uploads:
         Raises:
             RefusalError: 413 if it is too much; 400 for a line that can't be a row, which it names.
         """
-        folder = self._root / FOLDER / tenant
-        folder.mkdir(parents=True, exist_ok=True)
-        left = self.most_of_tenant - sum(path.stat().st_size for path in folder.iterdir())
+        async with self._taking.setdefault(tenant, asyncio.Lock()):  # what one takes is no more room for another
+            return await self._take(self._root / FOLDER / tenant, chunks)
+
+    async def _take(self, folder: Path, chunks: AsyncIterable[bytes]) -> Upload:
+        left = self.most_of_tenant - await asyncio.to_thread(_bytes_in, folder)
         draft = folder / f".draft-{secrets.token_hex(8)}"
-        digest, rows, size = hashlib.sha256(), 0, 0
         try:
             with draft.open("xb") as file:
-                async for number, line in _lines(chunks):
-                    row = _row(number, line)
-                    size += len(row)
-                    rows += 1
-                    if size > min(self._most, left):
-                        raise _too_much(self._most if left >= self._most else self.most_of_tenant, size)
-                    digest.update(row)
-                    file.write(row)
-            if not rows:
+                most = self._most if left >= self._most else self.most_of_tenant
+                rows = _Rows(file, room=min(self._most, left), most=most)
+                # a chunk may be the whole body, whose rows take seconds to check
+                async for chunk in chunks:
+                    await asyncio.to_thread(rows.add, chunk)
+                await asyncio.to_thread(rows.end)
+            if not rows.count:
                 raise RefusalError(400, "the upload has no rows; a JSON object on each line is needed", code="no_rows")
-            draft.replace(folder / f"{digest.hexdigest()}.jsonl")
+            draft.replace(folder / f"{rows.digest}.jsonl")
         finally:
             draft.unlink(missing_ok=True)
-        return Upload(name=PREFIX + digest.hexdigest(), rows=rows, size=size)
+        return Upload(name=PREFIX + rows.digest, rows=rows.count, size=rows.size)
 
     def path_of(self, tenant: str, name: str) -> str:
         """Where an upload of a tenant lies, relative to the scheduler's folder.
@@ -126,24 +127,65 @@ class Uploads:
         return sorted(found, key=lambda kept: (kept.used, kept.name))
 
 
+def _bytes_in(folder: Path) -> int:
+    """What is in a folder, which is made if it isn't there."""
+    folder.mkdir(parents=True, exist_ok=True)
+    return sum(path.stat().st_size for path in folder.iterdir())
+
+
 def shown(path: str) -> str:
     """What a client calls a path that `path_of` gave; other text stays as it is."""
     parts = path.split("/")
     return PREFIX + parts[2].removesuffix(".jsonl") if len(parts) == 3 and parts[0] == FOLDER else path
 
 
-async def _lines(chunks: AsyncIterable[bytes]) -> AsyncIterator[tuple[int, bytes]]:
-    rest, number = b"", 0
-    async for chunk in chunks:
-        *lines, rest = (rest + chunk).split(b"\n")
-        if len(rest) > _LONGEST:
-            raise _too_long(number + 1)
+class _Rows:
+    """The rows of an upload, checked and written as they come.
+
+    Args:
+        file: Where they go.
+        room: Bytes that there may be.
+        most: Bytes that an error says there may be.
+
+    Attributes:
+        count: Rows so far.
+        size: Their bytes, as written.
+    """
+
+    def __init__(self, file: BinaryIO, *, room: int, most: int) -> None:
+        self._file, self._room, self._most = file, room, most
+        self._sum = hashlib.sha256()
+        self._rest, self._line = b"", 0
+        self.count = self.size = 0
+
+    @property
+    def digest(self) -> str:
+        """The SHA-256 digest of the rows, in hex."""
+        return self._sum.hexdigest()
+
+    def add(self, chunk: bytes) -> None:
+        """Take the next piece of what is sent; blocks."""
+        *lines, self._rest = (self._rest + chunk).split(b"\n")
+        if len(self._rest) > _LONGEST:
+            raise _too_long(self._line + len(lines) + 1)
         for line in lines:
-            number += 1
-            if line.strip():
-                yield number, line
-    if rest.strip():
-        yield number + 1, rest
+            self._take(line)
+
+    def end(self) -> None:
+        """That was all: the last line needs no end."""
+        self._take(self._rest)
+
+    def _take(self, line: bytes) -> None:
+        self._line += 1
+        if not line.strip():
+            return
+        row = _row(self._line, line)
+        self.count += 1
+        self.size += len(row)
+        if self.size > self._room:
+            raise _too_much(self._most, self.size)
+        self._sum.update(row)
+        self._file.write(row)
 
 
 def _row(number: int, line: bytes) -> bytes:

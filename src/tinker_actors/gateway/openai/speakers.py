@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from tinker_actors.data import Message
 from tinker_actors.environments.openai.errors import ApiError
 from tinker_actors.environments.tools.formats import ToolFormat, tool_format
-from tinker_actors.errors import ModelError
 from tinker_actors.gateway.runtime import Runtime, ServedModel
 from tinker_actors.models.catalogue import load_tokenizer
 from tinker_actors.models.rendering import ChatRenderer, load_renderer
@@ -90,7 +89,7 @@ class Speakers:
             self._loading[model] = asyncio.create_task(asyncio.to_thread(Speaker.of, served))
         try:
             return await asyncio.shield(self._loading[model])
-        except ModelError:
+        except Exception:  # whatever it was, who asks next has it loaded again
             self._loading.pop(model, None)
             raise
 

@@ -13,10 +13,10 @@ from starlette.responses import Response
 from tinker_actors.gateway.accounts import HOUR
 from tinker_actors.gateway.admission import Admission
 from tinker_actors.gateway.caller import CallerOf, needs
+from tinker_actors.gateway.gateway_of import GatewayOf
 from tinker_actors.gateway.record_kinds import UsageKind, UsageRecord
 from tinker_actors.gateway.refusals import RefusalError
 from tinker_actors.gateway.tinker.pages import moment, texts
-from tinker_actors.gateway.tinker.shared import GatewayOf
 from tinker_actors.gateway.tokens import urn
 from tinker_actors.gateway.writing import json_response
 

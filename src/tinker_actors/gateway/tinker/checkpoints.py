@@ -12,11 +12,12 @@ from fastapi import APIRouter, Header, Request
 from starlette.responses import Response
 
 from tinker_actors.gateway.caller import Caller, CallerOf, needs
+from tinker_actors.gateway.gateway_of import GatewayOf
 from tinker_actors.gateway.record_kinds import CheckpointRecord, ModelRecord, SessionRecord
 from tinker_actors.gateway.refusals import RefusalError
 from tinker_actors.gateway.tinker.pages import Limit, Offset, cursor, moment, texts
 from tinker_actors.gateway.tinker.reading import find_by, readers
-from tinker_actors.gateway.tinker.shared import Body, GatewayOf, Large
+from tinker_actors.gateway.tinker.shared import Body, Large
 from tinker_actors.gateway.writing import json_response
 from tinker_actors.policies import PolicySpec, SnapshotStore
 

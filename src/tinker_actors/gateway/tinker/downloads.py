@@ -11,11 +11,11 @@ from starlette.responses import FileResponse, Response
 
 from tinker_actors.gateway.caller import CallerOf, needs
 from tinker_actors.gateway.gate import DOWNLOADS
+from tinker_actors.gateway.gateway_of import GatewayOf
 from tinker_actors.gateway.refusals import RefusalError, not_found
 from tinker_actors.gateway.tinker.pages import moment
 from tinker_actors.gateway.tinker.reading import note_read
 from tinker_actors.gateway.tinker.session_traces import trace_of
-from tinker_actors.gateway.tinker.shared import GatewayOf
 from tinker_actors.gateway.writing import json_response
 from tinker_actors.policies import SnapshotStore
 

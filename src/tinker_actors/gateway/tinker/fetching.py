@@ -11,7 +11,8 @@ from starlette.responses import Response
 
 from tinker_actors.gateway.caller import CallerOf, needs
 from tinker_actors.gateway.futures import Answer
-from tinker_actors.gateway.tinker.shared import Body, GatewayOf
+from tinker_actors.gateway.gateway_of import GatewayOf
+from tinker_actors.gateway.tinker.shared import Body
 from tinker_actors.gateway.writing import json_response
 
 router = APIRouter(dependencies=[needs("train", "sample")])

@@ -16,10 +16,11 @@ from starlette.responses import Response
 from tinker_actors.errors import ConfigError, PolicyError
 from tinker_actors.gateway.caller import Caller, CallerOf, needs
 from tinker_actors.gateway.futures import Answer
+from tinker_actors.gateway.gateway_of import GatewayOf
 from tinker_actors.gateway.record_kinds import ModelRecord
 from tinker_actors.gateway.refusals import RefusalError
 from tinker_actors.gateway.tinker.reading import find_by, note_read, readers
-from tinker_actors.gateway.tinker.shared import Body, GatewayOf, promise
+from tinker_actors.gateway.tinker.shared import Body, promise
 from tinker_actors.gateway.writing import json_response
 from tinker_actors.models import resolve
 from tinker_actors.policies import PolicySpec, Role

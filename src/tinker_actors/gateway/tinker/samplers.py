@@ -9,10 +9,11 @@ from fastapi import APIRouter
 from starlette.responses import Response
 
 from tinker_actors.gateway.caller import Caller, CallerOf, needs
+from tinker_actors.gateway.gateway_of import GatewayOf
 from tinker_actors.gateway.record_kinds import SamplerRecord
 from tinker_actors.gateway.refusals import RefusalError
 from tinker_actors.gateway.tinker.reading import note_read
-from tinker_actors.gateway.tinker.shared import Body, GatewayOf, Large
+from tinker_actors.gateway.tinker.shared import Body, Large
 from tinker_actors.gateway.writing import json_response
 
 if TYPE_CHECKING:

@@ -15,6 +15,7 @@ from tinker_actors.data import ImageChunk
 from tinker_actors.errors import UnknownPolicyError
 from tinker_actors.gateway.caller import Caller, CallerOf, needs
 from tinker_actors.gateway.futures import Answer, Future
+from tinker_actors.gateway.gateway_of import GatewayOf
 from tinker_actors.gateway.record_kinds import SamplerRecord, UsageKind
 from tinker_actors.gateway.refusals import RefusalError
 from tinker_actors.gateway.tinker.fetching import HELD
@@ -22,7 +23,7 @@ from tinker_actors.gateway.tinker.prompts import TextPart, read_prompt, read_tex
 from tinker_actors.gateway.tinker.sample_answers import sample_answer
 from tinker_actors.gateway.tinker.sample_bodies import Asample
 from tinker_actors.gateway.tinker.samplers import snapshot_of
-from tinker_actors.gateway.tinker.shared import Body, GatewayOf, Large, promise
+from tinker_actors.gateway.tinker.shared import Body, Large, promise
 from tinker_actors.gateway.writing import json_response
 from tinker_actors.sampling import Overloaded, SamplingReply, SamplingRequest
 

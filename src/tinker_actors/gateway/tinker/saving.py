@@ -15,10 +15,11 @@ from starlette.responses import Response
 from tinker_actors.errors import ConfigError, PolicyError
 from tinker_actors.gateway.caller import CallerOf, needs
 from tinker_actors.gateway.futures import Answer
+from tinker_actors.gateway.gateway_of import GatewayOf
 from tinker_actors.gateway.record_kinds import CheckpointKind, CheckpointRecord, ModelRecord, SamplerRecord
 from tinker_actors.gateway.tinker.checkpoints import expiry
 from tinker_actors.gateway.tinker.encryption import Encryption
-from tinker_actors.gateway.tinker.shared import Body, GatewayOf, promise
+from tinker_actors.gateway.tinker.shared import Body, promise
 from tinker_actors.policies import SnapshotStore
 from tinker_actors.policies.handles import check_name
 

@@ -11,9 +11,10 @@ from pydantic import AwareDatetime, Field
 from starlette.responses import Response
 
 from tinker_actors.gateway.caller import Caller, CallerOf, needs
+from tinker_actors.gateway.gateway_of import GatewayOf
 from tinker_actors.gateway.record_kinds import SessionRecord
 from tinker_actors.gateway.tinker.pages import Limit, Offset, Scope, moment, texts
-from tinker_actors.gateway.tinker.shared import Body, GatewayOf
+from tinker_actors.gateway.tinker.shared import Body
 from tinker_actors.gateway.writing import json_response
 
 if TYPE_CHECKING:

@@ -2,27 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
-from fastapi import Depends, Request
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
 from tinker_actors.gateway.writing import json_response
 
 if TYPE_CHECKING:
-    from tinker_actors.gateway.gateway import Gateway
-
-
-async def _gateway(request: Request) -> Any:  # a plain function would be called in a thread
-    return request.app.state.gateway
-
-
-if TYPE_CHECKING:
-    GatewayOf: TypeAlias = Gateway
-else:
-    GatewayOf = Annotated[Any, Depends(_gateway)]
-    """A route's parameter: what all routes share."""
+    pass
 
 
 class Body(BaseModel):

@@ -13,6 +13,7 @@ from starlette.responses import Response
 from tinker_actors.errors import ConfigError, TinkerActorsError
 from tinker_actors.gateway.caller import CallerOf, needs
 from tinker_actors.gateway.futures import Answer
+from tinker_actors.gateway.gateway_of import GatewayOf
 from tinker_actors.gateway.record_kinds import ModelRecord
 from tinker_actors.gateway.refusals import RefusalError
 from tinker_actors.gateway.tinker import batches
@@ -21,7 +22,7 @@ from tinker_actors.gateway.tinker.commands import Action, Pass
 from tinker_actors.gateway.tinker.losses import datums_of, loss_of
 from tinker_actors.gateway.tinker.models import check_optimizer
 from tinker_actors.gateway.tinker.outputs import written
-from tinker_actors.gateway.tinker.shared import Body, GatewayOf, promise
+from tinker_actors.gateway.tinker.shared import Body, promise
 from tinker_actors.models import load_tokenizer
 from tinker_actors.training.contract import AdamParams, ForwardBackwardResult
 

@@ -9,10 +9,10 @@ from fastapi import APIRouter
 from starlette.responses import Response
 
 from tinker_actors.gateway.caller import Caller, CallerOf, needs
+from tinker_actors.gateway.gateway_of import GatewayOf
 from tinker_actors.gateway.record_kinds import CheckpointRecord, ModelRecord
 from tinker_actors.gateway.tinker.checkpoints import checkpoints_of, told
 from tinker_actors.gateway.tinker.pages import Limit, Offset, Scope, cursor, moment, texts
-from tinker_actors.gateway.tinker.shared import GatewayOf
 from tinker_actors.gateway.writing import json_response
 
 if TYPE_CHECKING:
