@@ -1,19 +1,24 @@
 """The command line: `tinker-actors run | sample | play | rollouts | models | policies | serve | submit | jobs | ...`.
 
-Exit codes: 0 done, 1 something failed while it ran (with a traceback), or a job that was followed did, 2 the command or
-its configuration can't work (one line, no traceback), 130 and 143 stopped by SIGINT and SIGTERM; `serve`, which has no
-other end, returns 0 once it has ended properly.
+Exit codes: 0 done, 1 something failed while it ran (with a traceback, but for a full disk), or a job that was followed
+did, 2 the command, its configuration or a path can't work (one line, no traceback), 130 and 143 stopped by SIGINT and
+SIGTERM; `serve`, which has no other end, returns 0 once it has ended properly.
 """
 
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import sys
 import warnings
 from collections.abc import Sequence
 
 from tinker_actors.errors import ActorError, TinkerActorsError
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG)
+"""What a system says of a path that a user gave, and of a disk: no mistake of the program's."""
 
 _OVERRIDES = """\
 Every key of the configuration can be given as an option, dashes or underscores alike:
@@ -38,10 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ActorError:
         raise  # no mistake of the user's: the remote traceback matters
     except TinkerActorsError as error:
-        from rich.console import Console
-        from rich.text import Text
-
-        Console(stderr=True).print(Text(f"tinker-actors: {error}"), soft_wrap=True)
+        _print_error(str(error))
         return 2
     except KeyboardInterrupt:  # while the command was still loading; later it ends by itself
         return 130
@@ -49,6 +51,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # the reader of our output went away, as in `... | head`; Python would complain once more at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except OSError as error:
+        if error.errno not in (*_REFUSED, *_FULL):
+            raise
+        _print_error(f"{f'{error.filename}: ' if error.filename else ''}{error.strerror}")
+        return 2 if error.errno in _REFUSED else 1
+
+
+def _print_error(text: str) -> None:
+    from rich.console import Console
+    from rich.text import Text
+
+    Console(stderr=True).print(Text(f"tinker-actors: {text}"), soft_wrap=True)
 
 
 def _split_overrides(arguments: Sequence[str]) -> tuple[list[str], list[str]]:

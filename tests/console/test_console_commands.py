@@ -350,6 +350,8 @@ def test_an_environment_that_raises_ends_the_run_with_the_cause(start: Callable[
         (["sample", "{tmp}", "--image", "x.png"], "--image goes with --prompt"),
         (["sample", "{tmp}", "--image", "{tmp}/absent.png", "--prompt", "x"], "absent.png can't be read"),
         (["models", "fetch", "gpt-9"], "can't be fetched"),
+        (["keys", "mesh", "{config}", "head"], "File exists"),
+        (["ps", "--rows", "0"], "--rows is 0; at least 1 is needed"),
     ],
 )
 def test_what_can_not_work_is_one_line_and_exit_code_2(

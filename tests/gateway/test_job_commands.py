@@ -146,6 +146,8 @@ async def test_what_cannot_work_is_one_line_and_exit_code_2(tmp_path: Path, caps
             (("submit", config_file(tmp_path), "--memory", "much"), "--memory is 'much'"),
             (("jobs", "--state", "over"), "--state is 'over'; one of queued, starting, running"),
             (("jobs", "--kind", "rl"), "--kind is 'rl'; one of rl-lora, rl-full, sft"),
+            (("jobs", "--rows", "501"), "--rows is 501; from 1 to 500 is needed"),
+            (("logs", "job-0", "--tail", "-5"), "--tail is -5; at least 0 is needed"),
             (("jobs", "--url", "http://127.0.0.1:1"), "nothing answers at http://127.0.0.1:1"),
             (("jobs", "--url", "here"), "http://HOST:PORT is needed"),
         ):

@@ -66,7 +66,7 @@ def add_jobs(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     jobs.add_argument("--state", action="append", default=[], help="only those in this state (repeatable)")
     jobs.add_argument("--kind", action="append", default=[], help="only those of this kind (repeatable)")
     jobs.add_argument("--text", default="", help="only those with this in their name or id")
-    jobs.add_argument("-n", "--rows", type=int, default=50, help="at most (default: %(default)s)")
+    jobs.add_argument("-n", "--rows", type=int, default=50, help="at most, up to 500 (default: %(default)s)")
     uploads = commands.add_parser(
         "uploads",
         help="list the rows that jobs were given, or delete some",

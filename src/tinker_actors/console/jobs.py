@@ -14,6 +14,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from tinker_actors.console.bounds import check_number
 from tinker_actors.console.curve import draw_curve
 from tinker_actors.console.deleting import delete_jobs, uploads_command
 from tinker_actors.console.extras import check_extra
@@ -22,6 +23,9 @@ from tinker_actors.console.shown import evaluation_line, measures, step_line
 from tinker_actors.errors import ConfigError
 from tinker_actors.scheduler.loading import read_config
 from tinker_actors.scheduler.states import JobKind, JobState
+
+_MOST_ROWS = 500
+"""That a gateway tells of at once."""
 
 _UNITS = {
     "": 1,
@@ -127,6 +131,7 @@ def _tell_of(service: Any, job: str, options: argparse.Namespace) -> int:
 def _list(service: Any, options: argparse.Namespace) -> int:
     _check("--state", options.state, JobState)
     _check("--kind", options.kind, JobKind)
+    check_number("--rows", options.rows, least=1, most=_MOST_ROWS)
     found = service.get(JOBS, state=options.state, kind=options.kind, text=options.text, limit=options.rows)
     if options.json:
         print_json(found["jobs"])
@@ -139,6 +144,7 @@ def _list(service: Any, options: argparse.Namespace) -> int:
 
 
 def _logs(service: Any, options: argparse.Namespace, _overrides: Sequence[str]) -> int:
+    check_number("--tail", options.tail, least=0)
     start = {"offset": 0} if options.tail is None else {"tail": options.tail}
     _copy(service.follow(f"{JOBS}/{options.id}/logs", "offset", start, unit=None, follow=options.follow))
     return 0

@@ -12,6 +12,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from tinker_actors.console.bounds import check_number
 from tinker_actors.console.opponents import Opponents, Player, Who
 from tinker_actors.coordinator import EpisodeLimits, run_episode
 from tinker_actors.data import Episode, Message, Task, ToolList, Trajectory, derive_seed
@@ -34,8 +35,7 @@ def play_command(options: argparse.Namespace) -> int:
     Raises:
         ConfigError: The environment or a player can't be loaded, or an option can't work.
     """
-    if options.games < 1:
-        raise ConfigError(f"--games is {options.games}; at least 1 is needed")
+    check_number("--games", options.games, least=1)
     given = _options(options.option)
     seats = load_environment(options.environment, **given).environment.seats
     cast = _cast(options, seats)

@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from tinker_actors.console.bounds import check_number
 from tinker_actors.console.stored import find_snapshot
 from tinker_actors.errors import ConfigError, PolicyError, UnknownPolicyError
 from tinker_actors.policies import Handle, HandleKind, Retention, SnapshotStore
@@ -174,8 +175,7 @@ def _expire(store: SnapshotStore, options: argparse.Namespace) -> int:
     days = options.older_than
     if days is not None and not (math.isfinite(days) and days > 0):
         raise ConfigError(f"--older-than is {days}; a positive number of days is needed")
-    if options.keep_last is not None and options.keep_last < 1:
-        raise ConfigError(f"--keep-last is {options.keep_last}; an integer of at least 1 is needed")
+    check_number("--keep-last", options.keep_last, least=1)
     if options.newest:
         raise ConfigError("--newest deletes what is named; --keep-last and --older-than never delete the newest")
     retention = Retention(keep_last=options.keep_last, max_age=None if days is None else days * 86400)

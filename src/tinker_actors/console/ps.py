@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from tinker_actors.actors.attach import RunningMesh, choose, fetch, running_meshes
+from tinker_actors.console.bounds import check_number
 from tinker_actors.console.mesh_tables import draw_mesh, headline
 from tinker_actors.errors import RunError
 
@@ -21,7 +22,9 @@ def list_actors(which: str | None, *, as_json: bool, sort: str, rows: int | None
 
     Raises:
         RunError: there is no such mesh, or it does not answer.
+        ConfigError: fewer rows than one are asked for.
     """
+    check_number("--rows", rows, least=1)
     meshes = running_meshes()
     if which is None and len(meshes) != 1:
         _list(meshes, as_json=as_json)

@@ -11,6 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from tinker_actors.console.bounds import check_number
 from tinker_actors.console.episode_view import Look, episode_view
 from tinker_actors.console.pager import Pager
 from tinker_actors.errors import ConfigError, ModelError
@@ -77,8 +78,7 @@ def _records(folder: RunFolder) -> list[dict[str, Any]]:
 
 
 def _chosen(records: Sequence[dict[str, Any]], options: argparse.Namespace) -> list[dict[str, Any]]:
-    if options.episodes is not None and options.episodes < 1:
-        raise ConfigError(f"--episodes is {options.episodes}; at least 1 is needed")
+    check_number("--episodes", options.episodes, least=1)
     found = [own for record in records if (own := _matching(record, options)) is not None]
     if not found:
         steps = [record["step"] for record in records]
