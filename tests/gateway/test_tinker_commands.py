@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import random
+from typing import Any, cast
 
 import pytest
 
-from tinker_actors.gateway.futures import Futures
+from tinker_actors.errors import DataError
+from tinker_actors.gateway.futures import Answer, Futures
 from tinker_actors.gateway.refusals import RefusalError
-from tinker_actors.gateway.tinker.commands import MOST_HELD, Command, CommandLog
+from tinker_actors.gateway.tinker.commands import MOST_HELD, Command, CommandLog, Pass
+from tinker_actors.gateway.tinker.executor import Executor, LiveModel
+from tinker_actors.training.contract import ForwardBackwardResult, LossConfig
 
 
 async def nothing() -> None: ...
@@ -84,3 +89,39 @@ def test_every_command_runs_once_in_random_orders_with_repetitions():
             while log.ready and random_.random() < 0.5:
                 ran.append(log.ready.popleft().seq_id)
         assert [*ran, *ready(log)] == list(range(20))
+
+
+class Trains:
+    """Stands for the ref of a trainer: remembers whose batches it was given."""
+
+    def __init__(self) -> None:
+        self.given: list[list[str]] = []
+
+    async def forward_backward_many(self, batches: Any, *, every_target: bool) -> list[ForwardBackwardResult]:
+        self.given.append([model for model, _, _ in batches])
+        return [ForwardBackwardResult(loss=0.0, logprobs=(), metrics={}) for _ in batches]
+
+
+async def test_a_pass_whose_answer_cannot_be_written_is_computed_no_second_time():
+    trainer, futures = Trains(), Futures()
+    executor = Executor(cast("Any", trainer), futures, lambda model: RefusalError(400, model, code="lost"))
+
+    async def written(_: ForwardBackwardResult) -> Answer:
+        return Answer(content=b"", media_type="application/json")
+
+    async def not_written(_: ForwardBackwardResult) -> Answer:
+        raise DataError("a log-prob can't be written")
+
+    given = {}
+    for name, answer in (("a", not_written), ("b", written)):
+        model = executor.models[name] = LiveModel(name, tenant="local", session_id="s")
+        given[name] = futures.open("local", "forward_backward")
+        work = Pass(datums=(), loss=LossConfig(name="cross_entropy"), answer=answer)
+        model.log.add(Command(seq_id=0, future=given[name], work=work))
+    running = asyncio.create_task(executor.run())
+    assert await given["a"].settled(10)
+    assert await given["b"].settled(10)
+    running.cancel()
+    assert trainer.given == [["a", "b"]]
+    assert b"can't be written" in given["a"].answer.content
+    assert given["b"].answer.content == b""

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from tinker_actors.errors import ActorError, TinkerActorsError, UnknownPolicyError
 from tinker_actors.gateway.futures import Answer, Futures
@@ -114,7 +115,6 @@ class Executor:
         batches = [(model.model_id, work.datums, work.loss) for model, _, work in members]
         try:
             results = await self.trainer.forward_backward_many(batches, every_target=True)
-            answers = [await work.answer(found) for (_, _, work), found in zip(members, results, strict=True)]
         except Exception as error:  # the boundary, as above
             if len(members) > 1 and isinstance(error, TinkerActorsError) and not isinstance(error, ActorError):
                 for member in members:  # nothing was computed for anyone; whose fault it is shows one by one
@@ -123,8 +123,8 @@ class Executor:
             for model, command, _ in members:
                 self._failed(model, command, error)
             return
-        for (model, command, _), answer in zip(members, answers, strict=True):
-            self._succeeded(model, command, answer)
+        for (model, command, work), found in zip(members, results, strict=True):
+            await self._act(model, command, partial(work.answer, found))
 
     def _succeeded(self, model: LiveModel, command: Command, answer: Answer) -> None:
         model.running = None
