@@ -60,6 +60,7 @@ class Actor:
 
     __actor_cell__: Cell
     __actor_strategy__: ClassVar[Strategy] = Strategy.ONE_FOR_ONE
+    __actor_drains__: ClassVar[bool] = True  # False: what it serves may wait for ever, so that stopping it cancels that
 
     async def on_start(self) -> None:
         """Hook: runs before the first message. If it raises, the start failed."""

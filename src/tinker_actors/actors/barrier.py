@@ -108,6 +108,8 @@ class Barrier:
 class BarrierHub(Actor):
     """Knows who has arrived. It lives on node 0, where it hears at once what becomes of the parties."""
 
+    __actor_drains__ = False
+
     def __init__(self, parties: list[ActorRef | str], timeout: float | None) -> None:
         self._names: dict[int | str, str] = {}
         self._refs: dict[int | str, ActorRef] = {}

@@ -143,7 +143,7 @@ class Lifecycle:
         if was in (State.RESTARTING, State.STARTING):
             cell.interrupt = Interrupt.KILL
             cell.task.cancel()
-        elif drain:
+        elif drain and cell.cls.__actor_drains__:
             cell.wake()
         else:
             cell.kill()
