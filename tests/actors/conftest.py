@@ -1,7 +1,8 @@
 """The mesh that most tests of the actors run in, three ways."""
 
+import asyncio
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 
 import pytest
 import pytest_asyncio
@@ -9,6 +10,11 @@ from shared_meshes import Shared
 from soaking import Soak
 
 from tinker_actors.actors import Mesh
+
+try:
+    import uvloop
+except ImportError:  # not on Windows
+    uvloop = None
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module", params=["local", "ipc", "tcp"])
@@ -23,6 +29,21 @@ async def mesh(shared_mesh: Shared) -> AsyncIterator[Mesh]:
     """The same program on one node, across two processes, and through the network; actors go to the second node."""
     yield await shared_mesh.get()
     await shared_mesh.clear()
+
+
+def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """What holds in the shared mesh holds on both loops."""
+    factories: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {"asyncio": asyncio.new_event_loop}
+    if isinstance(item, pytest.Function) and "shared_mesh" in item.fixturenames and uvloop is not None:
+        factories["uvloop"] = uvloop.new_event_loop
+    return factories
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Let those on one loop run together, or every test would need a mesh of its own."""
+    if "shared_mesh" in metafunc.fixturenames:
+        metafunc.definition.add_marker(pytest.mark.asyncio(loop_scope="module"), append=False)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
