@@ -10,7 +10,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from tinker_actors.actors.inline import BUDGET, DEPTH, IDLE, break_off, current_task, enter_task, hand_over, leave_task
+from tinker_actors.actors.inline import (
+    BUDGET,
+    DEPTH,
+    IDLE,
+    break_off,
+    current_task,
+    enter_task,
+    hand_over,
+    leave_task,
+    tasks,
+)
 from tinker_actors.actors.mailbox import Mailbox
 from tinker_actors.actors.message import Message
 
@@ -158,14 +168,20 @@ def _begin_each(
         else:
             share.in_hand = True
             task: Any = mailbox.task
-            enter_task(loop, task)
+            if tasks is not None:
+                tasks[loop] = task
+            else:
+                enter_task(loop, task)
             try:
                 waits_for = mailbox.serve_one(share)
             except BaseException as error:  # only what must end the process comes through
                 break_off(mailbox, error)
                 raise
             finally:
-                leave_task(loop, task)
+                if tasks is not None:
+                    del tasks[loop]
+                else:
+                    leave_task(loop, task)
             if waits_for is not IDLE or mailbox.broken is not None or mailbox.interrupt is not None:
                 hand_over(mailbox, waits_for)
             answered, share.in_hand = share.in_hand and share.done, False
