@@ -173,6 +173,7 @@ def lent(loop: asyncio.AbstractEventLoop, marks: list[int], core: int) -> Loan:
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="there is no other core")
 async def test_a_receiver_leaves_the_core_that_its_sender_copies_on(monkeypatch: pytest.MonkeyPatch) -> None:
     loop = asyncio.get_running_loop()
+    monkeypatch.setattr(late_data, "ASIDE_EVERY", 60.0)
     late = LateData(loop, set(), lambda *_: None)
     allowed = os.sched_getaffinity(0)
     moved: list[set[int]] = []
