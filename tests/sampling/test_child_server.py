@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import psutil
+import pytest
 
 from tinker_actors.sampling.backends.child_server import ChildServer
 
@@ -87,3 +88,32 @@ async def test_what_a_dead_server_leaves_ends_too_and_its_end_is_written_down(tm
     gone, alive = await asyncio.to_thread(psutil.wait_procs, processes, 20)
     assert (len(gone), alive) == (2, [])
     assert "the server was killed by SIGKILL" in server.tail()
+
+
+SHARING = """
+import os, sys, time
+from multiprocessing.shared_memory import SharedMemory
+memory = SharedMemory(create=True, size=1 << 20)
+with open(sys.argv[1], "w") as pipe:
+    pipe.write(f"{memory.name} {os.getpid()}\\n")
+time.sleep(600)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks for the segment where Linux has it")
+@pytest.mark.parametrize("killed", [True, False])
+async def test_shared_memory_of_a_server_that_is_killed_is_removed(tmp_path, killed):
+    (tmp_path / "server.py").write_text(SHARING)
+    os.mkfifo(tmp_path / "fifo")
+    command = [sys.executable, str(tmp_path / "server.py"), str(tmp_path / "fifo")]
+    server = ChildServer(command, environment={}, log=tmp_path / "log", grace=0.2)
+    await server.start()
+    name, pid = (await asyncio.to_thread((tmp_path / "fifo").read_text)).split()
+    segment = Path("/dev/shm") / name
+    assert segment.exists()
+    if killed:
+        os.kill(int(pid), signal.SIGKILL)
+        await server.wait()
+    else:
+        await server.stop()
+    assert not segment.exists()

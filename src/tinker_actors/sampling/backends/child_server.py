@@ -12,24 +12,7 @@ from pathlib import Path
 
 from tinker_actors.actors.exits import end_of
 
-_GUARD = """
-import os, signal, subprocess, sys, threading
-child = subprocess.Popen(sys.argv[1:], stdin=subprocess.DEVNULL)
-def on_owners_end():
-    sys.stdin.buffer.read()
-    child.terminate()
-    try:
-        child.wait(GRACE)
-    except subprocess.TimeoutExpired:
-        pass
-    os.killpg(0, signal.SIGKILL)
-threading.Thread(target=on_owners_end, daemon=True).start()
-status = child.wait()
-how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"exited with status {status}"
-print(f"the server {how}", flush=True)
-os.killpg(0, signal.SIGKILL)
-"""
-"""Waits for the server, or for the end of its standard input, which the owner holds open, and ends the whole group."""
+_GUARD = Path(__file__).with_name("server_guard.py")
 
 
 class ChildServer:
@@ -56,13 +39,13 @@ class ChildServer:
         Raises:
             OSError: The log can't be written.
         """
-        guard = _GUARD.replace("GRACE", repr(self._grace))
         with await asyncio.to_thread(self._log.open, "ab") as output:
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable,
-                "-S",
-                "-c",
-                guard,
+                "-S",  # quicker: it needs no installed package
+                "-P",  # its folder's modules are none of its own
+                str(_GUARD),
+                repr(self._grace),
                 *self._command,
                 stdin=asyncio.subprocess.PIPE,
                 stdout=output,
