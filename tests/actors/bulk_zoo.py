@@ -90,6 +90,17 @@ class Store(Actor):
     async def die(self) -> None:
         os.kill(os.getpid(), 9)
 
+    async def forget_to_copy(self, other: Any) -> str:
+        """Send an array that is never written; what becomes of it."""
+        keep, Block.keep = Block.keep, lambda *_: None  # type: ignore[method-assign, assignment]
+        try:
+            await other.keep(np.ones(1 << 20, np.uint8))
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"
+        finally:
+            Block.keep = keep  # type: ignore[method-assign]
+        return "it was served"
+
     async def die_while_copying(self, other: Any, until: str) -> None:
         """Send an array, and be killed before it is written, when a file is there."""
 

@@ -98,6 +98,37 @@ async def test_a_copy_that_fails_is_the_askers_error(mesh: Mesh, monkeypatch: py
     await until(lambda: arena.used == 0)
 
 
+async def test_data_that_never_comes_is_an_error_and_holds_up_nobody_for_ever(
+    mesh: Mesh, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(late_data, "TOO_LATE", 0.05)
+    receiver = await mesh.spawn(Store, node=0)
+    sender = await mesh.spawn(Store, node=1)
+    assert await sender.forget_to_copy(receiver) == "CodecError: the data of a message was not written within 0.05 s"
+    assert await receiver.totals() == []
+
+
+async def test_a_copy_that_raises_keeps_no_other_from_being_made(mesh: Mesh, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = await mesh.spawn(Store, node=1)
+    keep = Block.keep
+    calls = 0
+
+    def interrupted(block: Block, promise: int, data: memoryview) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            block.segment.marks[block.index] = -promise
+            raise RuntimeError("interrupted")
+        keep(block, promise, data)
+
+    monkeypatch.setattr(Block, "keep", interrupted)
+    arrays = [np.ones(MIB, np.uint8), np.ones(MIB, np.uint8)]
+    with pytest.raises(RuntimeError, match="interrupted"):
+        await store.echo(arrays)
+    assert calls == 2
+    assert await store.size(arrays[0]) == MIB
+
+
 async def test_a_sender_that_dies_while_it_copies_has_sent_nothing(tmp_path: Path) -> None:
     policy = RestartPolicy(max_restarts=5, backoff=0.01)
     async with Mesh(nodes=2, restart=policy) as mesh:

@@ -28,6 +28,7 @@ from tinker_actors.actors.lookout import cores
 
 PATIENCE = 0.0002  # seconds that a receiver waits for a mark: more than copying takes
 LATER = 0.0005  # seconds until it looks again
+TOO_LATE = 10.0  # seconds after which data is not waited for: its sender was torn out of the copy, and goes on
 ASIDE_EVERY = 0.002  # seconds: moving to another core costs 40 us
 
 COPIES_LAST = platform.machine() in ("x86_64", "AMD64") and cores() > 1
@@ -82,19 +83,24 @@ class LateData:
         if self._are_whole(frames):
             return True
         self.held[identity] = deque([(data, frames)])
-        self._loop.call_later(LATER, self._look, identity)
+        self._loop.call_later(LATER, self._look, identity, perf_counter() + TOO_LATE)
         return False
 
-    def _look(self, identity: bytes) -> None:
+    def _look(self, identity: bytes, until: float) -> None:
         waiting = self.held.get(identity)
         if waiting is None:  # the node is closed
             return
         if identity not in self._known:  # its sender is gone, and whoever waits there for an answer
             del self.held[identity]
             return
-        if not self._are_whole(waiting[0][1]):
-            self._loop.call_later(LATER, self._look, identity)
-            return
+        frames = waiting[0][1]
+        if not self._are_whole(frames):
+            if perf_counter() < until:
+                self._loop.call_later(LATER, self._look, identity, until)
+                return
+            error = CodecError(f"the data of a message was not written within {TOO_LATE:g} s")
+            frames[:] = [frame if _is_whole(frame) else error for frame in frames]
+        del frames
         del self.held[identity]
         self._receive(identity, *waiting.popleft(), True)
         while waiting:  # one of which may have to be kept again, and then the rest behind it
@@ -124,6 +130,10 @@ class LateData:
             if len(allowed) > 1:
                 os.sched_setaffinity(0, allowed - {core})
                 os.sched_setaffinity(0, allowed)
+
+
+def _is_whole(frame: Frame) -> bool:
+    return frame.__class__ is not Loan or frame.mark is None or frame.mark.is_set
 
 
 def _wait(mark: Mark) -> bool:

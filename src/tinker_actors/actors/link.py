@@ -9,6 +9,7 @@ windows bound what is outstanding.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -263,5 +264,10 @@ class Outbound:
 
 
 def _call_each(copies: list[Callable[[], None]]) -> None:
-    for copy in copies:
-        copy()
+    """Call all of them, whatever one raises: somebody waits for each."""
+    if len(copies) == 1:
+        copies[0]()
+        return
+    with contextlib.ExitStack() as stack:
+        for copy in reversed(copies):
+            stack.callback(copy)
