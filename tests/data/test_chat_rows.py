@@ -60,6 +60,10 @@ def test_tool_calls_and_tools_are_read():
     assert row.tools[0]["function"]["name"] == "add"
 
 
+def test_a_row_of_a_data_set_with_tools_may_have_none():
+    assert read_chat_row({"messages": [user("a"), assistant("b")], "tools": []}).tools == ()
+
+
 @pytest.mark.parametrize("how", ["path", "data_url", "image_url", "bytes"])
 def test_images_are_read_wherever_they_are(tmp_path: Path, how: str):
     image = Image.of(np.arange(64, dtype=np.uint8).reshape(8, 8))

@@ -140,6 +140,8 @@ async def test_each_result_stands_once_in_call_order_however_long_each_takes():
         ('{"name": "move", "arguments": "{"}', "are not JSON"),
         ('{"name": "move", "arg', "the call can't be read"),
         ("[1]", "the call can't be read"),
+        ('{"name": "move", "arguments": ' + "[" * 5000, "the call can't be read"),
+        ('{"name": "move", "arguments": {"steps": ' + "[" * 200 + "]" * 200 + "}}", "the call can't be read"),
     ],
 )
 async def test_a_call_that_does_not_fit_is_answered_by_an_error(body, said):
@@ -278,7 +280,7 @@ def test_json_calls_are_those_that_name_a_known_tool():
         read('{"name": "calc", "parameters": {"expression": "1"}}', tools).calls[0].arguments == '{"expression": "1"}'
     )
     assert [call.id for call in read('[{"name": "calc"}, {"name": "calc"}]', tools).calls] == ["0", "1"]
-    for text in ('{"name": "other"}', "7", "[]", "not json"):
+    for text in ('{"name": "other"}', "7", "[]", "not json", "[" * 5000):
         assert read(text, tools).calls == ()
 
 

@@ -10,6 +10,7 @@ from tinker_actors.data.images import Image
 from tinker_actors.data.inputs import Chunk, ImageChunk, ModelInput, TextChunk, concatenate
 from tinker_actors.data.messages import Message, Role, ToolCall, ToolList, tool_results
 from tinker_actors.data.rewards import all_equal
+from tinker_actors.data.sampled_json import read_sampled_json
 from tinker_actors.data.seeds import derive_seed
 from tinker_actors.data.trajectories import (
     Episode,
@@ -43,6 +44,7 @@ __all__ = [
     "all_equal",
     "concatenate",
     "derive_seed",
+    "read_sampled_json",
     "rl_datums",
     "sft_datums",
     "tool_results",

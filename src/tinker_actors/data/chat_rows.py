@@ -187,8 +187,9 @@ def _tool_calls(value: object, where: str) -> tuple[ToolCall, ...]:
 def _tools(value: object) -> tuple[Mapping[str, Any], ...]:
     if value is None:
         return ()
-    schemas = [_mapping(entry) for entry in _list(value) or (None,)]
-    if None in schemas:
+    entries = _list(value)
+    schemas = None if entries is None else [_mapping(entry) for entry in entries]
+    if schemas is None or None in schemas:
         raise DataError(f"tools is {_shown(value)}; a list of tool schemas is needed")
     return tuple(schema for schema in schemas if schema is not None)
 

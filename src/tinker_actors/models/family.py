@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any, cast
 from urllib.parse import parse_qsl
 
-from tinker_actors.data import Message, ModelInput, ToolCall, ToolList
+from tinker_actors.data import Message, ModelInput, ToolCall, ToolList, read_sampled_json
 from tinker_actors.errors import ModelError
 from tinker_actors.models.renderer import Rendered
 from tinker_actors.models.tokenizer import Tokenizer
@@ -196,14 +196,14 @@ def _dict(message: Message) -> dict[str, Any]:
 
 def _arguments(call: ToolCall) -> Any:
     try:
-        return json.loads(call.arguments)
+        return read_sampled_json(call.arguments)
     except ValueError:
         return call.arguments
 
 
 def _read(text: str) -> dict[str, Any] | None:
     try:
-        call = json.loads(text)
+        call = read_sampled_json(text)
     except ValueError:
         return None
     return cast(dict[str, Any], call) if isinstance(call, dict) and {"name", "arguments"} <= call.keys() else None

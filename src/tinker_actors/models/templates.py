@@ -14,7 +14,7 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from tinker_actors.data import Message
+from tinker_actors.data import Message, read_sampled_json
 from tinker_actors.errors import ModelError
 
 CHATML = """\
@@ -117,7 +117,7 @@ def _content(message: Message) -> str | list[dict[str, str]]:
 
 def _parsed(text: str) -> Any:
     try:
-        return json.loads(text)
+        return read_sampled_json(text)
     except ValueError:
         return text  # what is not JSON stays as it was sampled
 

@@ -177,6 +177,25 @@ def test_actions_of_every_space_are_understood():
     assert len(wrapped.taken) == 1
 
 
+@pytest.mark.parametrize(
+    ("space", "text"),
+    [
+        (spaces.MultiBinary(2), "[256, 1]"),
+        (spaces.Box(0, 255, (1,), dtype=np.uint8), "[-1]"),
+        (spaces.Box(0, 255, (1,), dtype=np.uint8), "[300]"),
+        (spaces.MultiDiscrete([3]), "[1e400]"),
+        (spaces.Discrete(4), "3" * 5000),
+        (spaces.Tuple([spaces.Discrete(2)]), "[" * 5000),
+    ],
+)
+def test_no_other_action_is_made_of_a_number_or_brackets_that_cannot_be_read(space, text):
+    wrapped = Recorder(space)
+    environment = GymnasiumEnvironment(wrapped)
+    environment.reset(1)
+    assert environment.step(text).metrics["illegal_actions"] == 1
+    assert not wrapped.taken
+
+
 def test_texts_may_be_of_one_s_own():
     class Words(GymnasiumEnvironment):
         def describe(self, seat, observation, info):

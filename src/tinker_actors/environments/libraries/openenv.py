@@ -14,6 +14,7 @@ import typing
 from collections.abc import Awaitable, Mapping
 from typing import Any, ClassVar, cast
 
+from tinker_actors.data import read_sampled_json
 from tinker_actors.environments.environment import Observation, Step
 from tinker_actors.environments.libraries.library import LibraryEnvironment, required
 from tinker_actors.errors import ConfigError
@@ -96,7 +97,7 @@ class OpenEnvEnvironment(LibraryEnvironment):
     def choose(self, text: str) -> Mapping[str, Any]:
         """The fields of the action that a text stands for; may be overridden."""
         try:
-            given = json.loads(text)
+            given = read_sampled_json(text)
         except ValueError:
             given = None
         fields = cast("Mapping[str, Any]", given) if isinstance(given, dict) else {}

@@ -36,6 +36,7 @@ _LIST = re.compile(r"\[[^\[\]]*\]")
 _HIGHLIGHTED = re.compile(r"\x1b\[(?:\d+;)*4[1-7](?:;\d+)*m(.*?)\x1b\[0m", re.DOTALL)
 _ESCAPE = re.compile(r"\x1b\[[\d;]*[A-Za-z]")
 _FEW = 24  # actions that are listed one by one
+_DIGITS = 20  # of the numbers that are read; Python refuses to read some thousand
 
 
 def told(space: spaces.Space[Any], value: Any) -> str | Message:
@@ -171,11 +172,14 @@ def _discrete(space: spaces.Discrete, text: str, names: Sequence[str], mask: Any
     found = re.findall("|".join([*patterns, r"(?<![\w.])-?\d+(?![\w]|\.\d)"]), text.lower())
     if not found:
         raise IllegalActionError("no action was named")
-    number = numbers[found[-1]] if found[-1] in numbers else int(found[-1])
+    last = found[-1]
+    if last not in numbers and len(last) > _DIGITS:
+        raise IllegalActionError(f"{last[:_DIGITS]}... is not an action")
+    number = numbers[last] if last in numbers else int(last)
     if number not in _legal(space, None):
-        raise IllegalActionError(f"{found[-1]} is not an action")
+        raise IllegalActionError(f"{last} is not an action")
     if number not in _legal(space, mask):
-        raise IllegalActionError(f"{found[-1]} can't be chosen now")
+        raise IllegalActionError(f"{last} can't be chosen now")
     return number
 
 
@@ -184,8 +188,12 @@ def _shaped(space: spaces.Box | spaces.MultiDiscrete | spaces.MultiBinary, numbe
     if len(numbers) != int(np.prod(shape)):
         raise IllegalActionError(f"{int(np.prod(shape))} numbers are needed, {len(numbers)} were found")
     array = np.array(numbers).reshape(shape)
-    if np.issubdtype(space.dtype, np.integer) and not (array == np.trunc(array)).all():
-        raise IllegalActionError("integers are needed")
+    if np.issubdtype(space.dtype, np.integer):
+        if not (array == np.trunc(array)).all():
+            raise IllegalActionError("integers are needed")
+        held = np.iinfo(cast("Any", space.dtype))
+        if ((array < held.min) | (array > held.max)).any():  # a cast would make other numbers of them
+            raise IllegalActionError(f"integers from {held.min} to {held.max} are needed")
     return array.astype(space.dtype)
 
 
@@ -194,7 +202,7 @@ def _json(text: str) -> Any:
     for start in (place for place, letter in enumerate(text) if letter in "{["):
         try:
             return decoder.raw_decode(text, start)[0]
-        except ValueError:
+        except (ValueError, RecursionError):  # the latter of brackets by the thousand, which models do write
             continue
     raise IllegalActionError("no JSON was found")
 

@@ -53,6 +53,8 @@ class VerifiersEnvironment(LibraryEnvironment):
                 f"{type(environment).__name__} of verifiers has the agents {', '.join(agents)}; one alone can be played"
             )
         self.wrapped = environment
+        if held_back < 0:
+            raise ConfigError(f"option 'held_back' is {held_back}; an integer of at least 0 is needed")
         self._held_back = held_back
         self._tasks: list[Any] = []
         self._runner: web.AppRunner | None = None
@@ -77,9 +79,12 @@ class VerifiersEnvironment(LibraryEnvironment):
         if not self._tasks:
             self._tasks = list(itertools.islice(self.wrapped.taskset, _ENDLESS))
         cut = len(self._tasks) - self._held_back
+        if cut <= 0:
+            raise ConfigError(
+                f"option 'held_back' is {self._held_back}; fewer than the {len(self._tasks)} tasks that there are is "
+                "needed"
+            )
         tasks = self._tasks if not self._held_back else self._tasks[cut:] if self.evaluating else self._tasks[:cut]
-        if not tasks:
-            raise ConfigError(f"option 'held_back' is {self._held_back}; there are {len(self._tasks)} tasks")
         self._requests: asyncio.Queue[tuple[Mapping[str, Any], asyncio.Future[str]]] = asyncio.Queue()
         self._read: list[Any] = []
         self._tools: list[Any] = []
@@ -136,9 +141,12 @@ class VerifiersEnvironment(LibraryEnvironment):
         """What the next request says that the seat hasn't read; None if verifiers is through with the episode."""
         episode = cast("asyncio.Task[Any]", self._episode)
         asked = asyncio.create_task(self._requests.get())
-        await asyncio.wait({asked, episode}, return_when=asyncio.FIRST_COMPLETED)
+        try:
+            await asyncio.wait({asked, episode}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            if not asked.done():
+                asked.cancel()
         if not asked.done():
-            asked.cancel()
             return None
         body, self._reply = asked.result()
         self._tools = body.get("tools") or self._tools

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tinker_actors.data import Message, ModelInput, SamplingRecord, ToolCall, TurnEnd
+from tinker_actors.data import Message, ModelInput, SamplingRecord, ToolCall, TurnEnd, read_sampled_json
 from tinker_actors.sampling.requests import Sample
 
 
@@ -80,7 +79,7 @@ def _same_call(one: ToolCall, other: ToolCall) -> bool:
     if one.arguments == other.arguments:
         return True
     try:
-        return json.loads(one.arguments) == json.loads(other.arguments)
+        return read_sampled_json(one.arguments) == read_sampled_json(other.arguments)
     except ValueError:
         return False
 

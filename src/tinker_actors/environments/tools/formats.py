@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
-from tinker_actors.data import ToolCall
+from tinker_actors.data import ToolCall, read_sampled_json
 from tinker_actors.environments.tools.grammars import call_schema, calls_grammar, json_grammar, json_rule, text_rule
 from tinker_actors.environments.tools.tool import Tool
 from tinker_actors.errors import ConfigError
@@ -136,7 +136,7 @@ class JsonFormat:
     def read(self, text: str, tools: Mapping[str, Tool]) -> Said:
         """The calls, if the action is JSON that names a known tool; else it is text."""
         try:
-            value = json.loads(text.strip().removeprefix(self._TAG))
+            value = read_sampled_json(text.strip().removeprefix(self._TAG))
         except ValueError:
             return Said(text=text)
         entries = cast("list[Any]", value if isinstance(value, list) else [value])
@@ -287,7 +287,7 @@ def tool_format(given: str | ToolFormat) -> ToolFormat:
 def _json_call(id: str, text: str) -> ToolCall:
     """A call from the JSON of its name and arguments; without a name if it can't be read."""
     try:
-        value = json.loads(text)
+        value = read_sampled_json(text)
     except ValueError:
         return ToolCall(id=id, name="", arguments=text)
     if not isinstance(value, dict):

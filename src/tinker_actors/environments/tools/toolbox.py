@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
-from tinker_actors.data import Message, ToolCall, ToolList, tool_results
+from tinker_actors.data import Message, ToolCall, ToolList, read_sampled_json, tool_results
 from tinker_actors.environments.tools.formats import ToolFormat, tool_format
 from tinker_actors.environments.tools.tool import Content, Tool, ToolError, call_within, tool
 from tinker_actors.errors import ConfigError, EpisodeError
@@ -161,7 +160,7 @@ class Toolbox:
 
 def _read_arguments(call: ToolCall) -> Mapping[str, Any]:
     try:
-        value = json.loads(call.arguments or "{}")
+        value = read_sampled_json(call.arguments or "{}")
     except ValueError as error:
         raise ToolError(f"the arguments of {call.name} are not JSON: {error}") from None
     if not isinstance(value, dict):

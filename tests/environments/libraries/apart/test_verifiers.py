@@ -116,6 +116,15 @@ async def test_an_instance_plays_several_episodes_and_holds_tasks_back():
     await environment.close()
 
 
+async def test_no_more_tasks_are_held_back_than_there_are():
+    source = VerifiersEnvironment.opened(__name__, {})
+    with pytest.raises(ConfigError, match="option 'held_back' is -1; an integer of at least 0 is needed"):
+        VerifiersEnvironment(source, held_back=-1)
+    environment = VerifiersEnvironment(source, held_back=7)
+    with pytest.raises(ConfigError, match="option 'held_back' is 7; fewer than the 5 tasks"):
+        await environment.reset(4)
+
+
 async def test_tools_are_told_to_the_seat_and_called_by_its_text():
     environment = load_environment(NAME, agent={"harness": {"id": __name__}})()
     first = await environment.reset(3)
