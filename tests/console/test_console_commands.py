@@ -176,12 +176,14 @@ def test_ctrl_c_stops_in_time_leaves_no_process_and_resume_goes_on(
 
 def test_ctrl_c_while_a_command_still_loads_ends_it_at_once(start: Callable[..., Process], config: str, tmp_path: Path):
     process = start("run", config, "--plain", "--output", "out")
-    while not (tmp_path / "out/config.toml").exists():  # what follows is loading torch
+    loading = psutil.Process(process.popen.pid)
+    while not any("libtorch" in each.path for each in loading.memory_maps()):
         assert process.popen.poll() is None, process.output
         time.sleep(0.01)
     process.popen.send_signal(signal.SIGINT)
     assert process.end() == 130, process.output
     assert "Traceback" not in process.output
+    assert not (tmp_path / "out").exists()  # nothing that `--resume` would take for a run
 
 
 def test_ctrl_c_before_the_command_line_has_been_imported_ends_it_without_a_traceback():

@@ -106,6 +106,8 @@ async def test_lists_are_filtered_and_paged(tmp_path: Path):
         assert [job["id"] for job in queued] == ids[:0:-1]
         assert (await at.http.get(url, params={"kind": "sft"})).json()["jobs"] == []
         assert (await at.http.get(url, params={"state": "asleep"})).status_code == 422
+        refused = await at.http.get(url, params={"limit": 0})
+        assert refused.json()["error"].startswith("limit is '0': Input should be greater than or equal to 1")
 
 
 async def test_another_tenants_jobs_look_as_if_they_were_not_there(tmp_path: Path):

@@ -46,9 +46,11 @@ def run_command(target: str, overrides: Sequence[str], *, plain: bool, resume: b
         ConfigError: The target or the configuration can't work.
         RunError: The run folder can't be used.
     """
-    folder, config = _resume(target, overrides) if resume else _start(target, overrides)
+    folder, config = _resume(target, overrides) if resume else (None, _checked(target, overrides))
     with left_at_once_by_signals():  # one that came while the loop loads it would be heard only afterwards
         program_of(config)
+    # only now: of a start that is given up meanwhile nothing is left, which `--resume` would take for the newest run
+    folder = folder or RunFolder.create(config)
     console = Console()
     logging.basicConfig(
         filename=folder.log, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
@@ -77,10 +79,11 @@ def _has_person(config: JobConfig) -> bool:
     return any(section.player == "person" for table in tables for section in table.values())
 
 
-def _start(target: str, overrides: Sequence[str]) -> tuple[RunFolder, JobConfig]:
+def _checked(target: str, overrides: Sequence[str]) -> JobConfig:
     config = _config_of(target, overrides)
     check_job(config)
-    return RunFolder.create(config), config
+    RunFolder.check_free(config)
+    return config
 
 
 def _config_of(target: str, overrides: Sequence[str]) -> JobConfig:

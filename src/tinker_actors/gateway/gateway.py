@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
@@ -163,8 +164,14 @@ async def refused(request: Request, error: Exception) -> Response:
 
 async def _invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    wrong = [f"{'.'.join(map(str, found['loc'][1:])) or 'body'}: {found['msg']}" for found in error.errors()]
+    wrong = [_wrong(found["loc"], found["input"], found["msg"]) for found in error.errors()]
     return refusal_response(own_path(request.scope), RefusalError(422, "; ".join(wrong), code="invalid_request"))
+
+
+def _wrong(location: Sequence[str | int], given: object, message: str) -> str:
+    where = ".".join(map(str, location[1:])) or "body"
+    seen = f" is {given!r}" if isinstance(given, str | int | float) and location[0] in ("query", "path") else ""
+    return f"{where}{seen}: {message}"
 
 
 async def _failed(request: Request, error: Exception) -> Response:

@@ -134,6 +134,16 @@ class RunFolder:
         """Snapshots and checkpoints."""
         return self.root / "policies"
 
+    @staticmethod
+    def check_free(config: JobConfig) -> None:
+        """Refuse what `create` would refuse of a folder that is there; nothing is written.
+
+        Raises:
+            RunError: The folder holds something.
+        """
+        if config.output and Path(config.output).is_dir():
+            _refuse_taken(Path(config.output))
+
     @classmethod
     def create(cls, config: JobConfig) -> RunFolder:
         """Make the folder of a new run and write its configuration.
@@ -144,10 +154,7 @@ class RunFolder:
         root = Path(config.output) if config.output else _fresh(Path("runs") / config.name)
         try:
             root.mkdir(parents=True, exist_ok=True)
-            if any(root.iterdir()):
-                raise RunError(
-                    f"run folder {root} is not empty; give another with --output, or --resume to go on with it"
-                )
+            _refuse_taken(root)
             folder = cls(root)
             plain = config.model_dump(mode="json", exclude_none=True)
             write_atomically(folder.config, tomli_w.dumps(plain))
@@ -222,6 +229,11 @@ def write_atomically(path: Path, text: str) -> None:
         os.fsync(folder)  # else a crash of the machine may undo the renaming
     finally:
         os.close(folder)
+
+
+def _refuse_taken(root: Path) -> None:
+    if any(root.iterdir()):
+        raise RunError(f"run folder {root} is not empty; give another with --output, or --resume to go on with it")
 
 
 def _fresh(parent: Path) -> Path:
