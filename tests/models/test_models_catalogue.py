@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -7,7 +8,7 @@ import sys
 import pytest
 
 from tinker_actors.errors import ModelError, ModelNotFoundError
-from tinker_actors.models import ModelSpec, available_models, load_tokenizer, register_model, resolve
+from tinker_actors.models import ModelSpec, available_models, hub, load_tokenizer, register_model, resolve
 from tinker_actors.models.tokenizer import Tokenizer
 
 
@@ -54,6 +55,23 @@ def test_hub_id_without_a_hub_fails_at_once_with_the_reason() -> None:
     assert "HF_HUB_OFFLINE" in out.stdout
     assert "the catalogue" in out.stdout
     assert out.stdout.strip().endswith("True")
+
+
+@pytest.mark.parametrize("missing", ["model-2-of-2.safetensors", "model-1-of-2.safetensors", None])
+def test_weights_whose_download_was_cut_short_are_fetched_again(missing, tmp_path, monkeypatch) -> None:
+    shards = [f"model-{place}-of-2.safetensors" for place in (1, 2)]
+    (tmp_path / "model.safetensors.index.json").write_text(
+        json.dumps({"weight_map": dict(zip("ab", shards, strict=True))})
+    )
+    for name in shards:
+        if name != missing:
+            (tmp_path / name).touch()
+    fetched: list[str] = []
+    monkeypatch.setattr(hub, "_cached", lambda name, patterns: tmp_path)
+    monkeypatch.setattr(hub, "_download", lambda name, patterns: fetched.append(name) or tmp_path)
+    monkeypatch.setattr("tinker_actors.models.base.load_directory", lambda folder, dtype: folder)
+    hub._load("someone/large", "float32")
+    assert fetched == (["someone/large"] if missing else [])
 
 
 def test_model_not_fetched_yet_names_the_command(empty_cache) -> None:

@@ -162,10 +162,19 @@ def test_inputs_that_the_model_would_misread_are_refused():
     ):
         with pytest.raises(ModelError, match=message):
             vision.check(wrong(**changes))
-    with pytest.raises(ModelError, match="position 2 holds token 10, which stands for an image or a video"):
-        vision.check(ModelInput.of([1, 2, 10]))
+    for tokens, reserved in (([1, 2, 10], 10), ([1, 2, 10, 9], 10), ([1, 2, 9, 10], 9)):
+        with pytest.raises(ModelError, match=f"position 2 holds token {reserved}, which stands for an image"):
+            vision.check(ModelInput.of(tokens))
     with pytest.raises(ModelError, match="token_count 5; this model reads it as 2x2"):
         vision.positions([wrong(token_count=5)])
+
+
+def test_an_image_of_too_many_pixels_is_refused_before_it_is_decoded(monkeypatch):
+    vision = Vision.read(resolve("tiny-qwen2-vl").tokenizer_path)
+    chunk = vision.rule.chunk(image(32, 32))
+    monkeypatch.setattr("PIL.Image.MAX_IMAGE_PIXELS", 100)
+    with pytest.raises(ModelError, match=r"can't be read: Image size \(1024 pixels\) exceeds limit"):
+        vision.check(ModelInput(chunks=(chunk,)))
 
 
 def test_pixels_that_a_sampler_prepared_can_be_trained_on():

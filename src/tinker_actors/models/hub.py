@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tinker_actors.models.json_files import read_json
 from tinker_actors.models.tokenizer import read_chat_template
 
 if TYPE_CHECKING:
@@ -26,14 +27,17 @@ def find(name: str) -> tuple[ModelSpec | None, str]:
         return None, "a hub: the name is not of the form organisation/name"
     try:
         folder = _cached(name, _SMALL_FILES)
-        if folder is None or not (folder / "tokenizer.json").is_file():
+        if folder is None or _lacking(folder):
             folder = _download(name, _SMALL_FILES)
     except Exception as error:  # the client's and its HTTP library's errors share no base; each means "not from here"
         return None, f"the hub: {type(error).__name__}: {_first_line(error)}"
-    missing = [part for part in ("config.json", "tokenizer.json") if not (folder / part).is_file()]
-    if missing:
+    if missing := _lacking(folder):
         return None, f"the hub: {name} has no {', '.join(missing)}"
     return _spec(name, folder), ""
+
+
+def _lacking(folder: Path) -> list[str]:
+    return [part for part in ("config.json", "tokenizer.json") if not (folder / part).is_file()]
 
 
 def _spec(name: str, folder: Path) -> ModelSpec:
@@ -51,9 +55,16 @@ def _load(name: str, dtype: str) -> PreTrainedModel:
     from tinker_actors.models.base import load_directory
 
     folder = _cached(name, (*_SMALL_FILES, *_WEIGHTS))
-    if folder is None or not any(folder.glob("*.safetensors")):
+    if folder is None or not _has_weights(folder):
         folder = _download(name, (*_SMALL_FILES, *_WEIGHTS))
     return load_directory(folder, dtype)
+
+
+def _has_weights(folder: Path) -> bool:
+    """Whether all of the weights are there: a download that was cut short leaves some of a large model's files."""
+    places = read_json(folder / "model.safetensors.index.json").get("weight_map", {})
+    names = set(places.values())
+    return all((folder / name).is_file() for name in names) if names else any(folder.glob("*.safetensors"))
 
 
 def _cached(name: str, patterns: tuple[str, ...]) -> Path | None:

@@ -151,10 +151,10 @@ class Vision:
                     )
                 self.pixels(chunk)
             elif reserved := rule.reserved.intersection(chunk.tokens):
-                place = start + next(index for index, token in enumerate(chunk.tokens) if token in reserved)
+                index = next(index for index, token in enumerate(chunk.tokens) if token in reserved)
                 raise ModelError(
-                    f"position {place} holds token {min(reserved)}, which stands for an image or a video; an image "
-                    "travels as a chunk of its own"
+                    f"position {start + index} holds token {chunk.tokens[index]}, which stands for an image or a "
+                    "video; an image travels as a chunk of its own"
                 )
             start += len(chunk)
 
@@ -193,7 +193,7 @@ class Vision:
             # a sampler's pass makes tensors that a trainer could not use
             with torch.inference_mode(False):
                 made = self._processor(images=[image], return_tensors="pt")
-        except (OSError, SyntaxError, ValueError) as error:
+        except (OSError, SyntaxError, ValueError, Pillow.DecompressionBombError) as error:
             raise ModelError(f"an image of {len(chunk.data)} bytes ({chunk.format}) can't be read: {error}") from error
         return Pixels(patches=made["pixel_values"], grid=made["image_grid_thw"][0])
 
