@@ -126,6 +126,16 @@ async def test_a_run_with_a_base_model_of_its_own_goes_on_after_its_folder_was_m
     assert SnapshotStore(moved.policies).latest("policy").number > before.number
 
 
+async def test_a_folder_in_which_a_run_goes_on_takes_no_second_one(tmp_path: Path):
+    config = small(tmp_path, "--warmup.method", "none", "--trainer.steps", "0")
+    folder = RunFolder.create(config)
+    with folder.held():
+        with pytest.raises(RunError, match=r"run folder .*run is in use by a run that goes on"):
+            await run_job(config, RunFolder(folder.root), Recorder())
+        assert [path.name for path in folder.root.iterdir()] == ["config.toml"]
+    await run_job(config, RunFolder(folder.root), Recorder())
+
+
 async def test_a_trainer_that_raises_ends_the_job_at_once_with_its_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -69,12 +69,13 @@ async def run_job(
         stop: How it is asked to save and stop before its end; it raises `asyncio.CancelledError` then.
 
     Raises:
-        RunError: The run can't go on; its last saved step stays usable.
+        RunError: Another run goes on in the folder, or this one can't go on; its last saved step stays usable.
         ConfigError: The environment, the data or the model can't be loaded.
         DataError: The data of a supervised run has bad lines.
     """
     program = program_of(config)
-    if isinstance(config, InferenceConfig):
-        return await program(config, folder, observer, stop)
-    async with tracked(config, observer, folder) as observer:
-        return await program(config, folder, observer, stop)
+    with folder.held():
+        if isinstance(config, InferenceConfig):
+            return await program(config, folder, observer, stop)
+        async with tracked(config, observer, folder) as observer:
+            return await program(config, folder, observer, stop)

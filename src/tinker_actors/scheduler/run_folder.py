@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -161,6 +164,27 @@ class RunFolder:
         except OSError as error:
             raise RunError(f"run folder {root} can't be written: {error.strerror or error}") from None
         return folder
+
+    @contextmanager
+    def held(self) -> Generator[None]:
+        """Within it no other run may write here; the hold ends with the process, however that ends.
+
+        Raises:
+            RunError: Another run holds it.
+        """
+        folder = os.open(self.root, os.O_RDONLY)
+        try:
+            # file systems without such locks do without
+            with contextlib.suppress(OSError):
+                try:
+                    fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    raise RunError(
+                        f"run folder {self.root} is in use by a run that goes on; `tinker-actors ps` lists those"
+                    ) from None
+            yield
+        finally:
+            os.close(folder)
 
     def load_config(self, overrides: tuple[str, ...] = ()) -> JobConfig:
         """The run's configuration.
