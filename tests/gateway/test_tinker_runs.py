@@ -16,6 +16,7 @@ from tests.gateway.gateways import TINY, gateway_at
 
 from tinker_actors.gateway.gateway import Gateway, create_app
 from tinker_actors.gateway.runtime import Runtime
+from tinker_actors.policies import SnapshotStore
 from tinker_actors.training import TrainingEngine
 
 
@@ -249,6 +250,18 @@ async def test_settings_that_nothing_would_read_are_refused_by_name(tmp_path: Pa
         ):
             failed = await client.result(await client.post(route, model_id=model, **more))
             assert (failed["category"], message in failed["error"]) == ("user", True), failed
+
+
+@pytest.mark.parametrize("route", ["save_weights", "save_weights_for_sampler", "save_weights_external"])
+async def test_a_time_to_live_that_is_too_short_is_refused_before_anything_is_stored(route: str, tmp_path: Path):
+    async with gateway_at(tmp_path, TINY) as (gateway, http):
+        client = Client(http)
+        model = await client.model(await client.session())
+        failed = await client.result(await client.post(route, model_id=model, path="a", ttl_seconds=60))
+        assert "ttl_seconds is 60; 3600 (an hour)" in failed["error"], failed
+        assert not SnapshotStore(gateway.runtime.store).policies()
+        saved = await client.result(await client.post(route, model_id=model, path="a", ttl_seconds=3600))
+        assert saved["path"].endswith("/a"), saved
 
 
 @pytest.mark.slow

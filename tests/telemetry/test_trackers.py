@@ -79,6 +79,15 @@ def test_a_tracker_that_fails_is_named_and_left_out_and_the_others_go_on(fails_a
     assert notes == [f"tracker bad failed and is left out from here on: ConnectionError: no {fails_at}"]
 
 
+def test_a_tracker_that_failed_is_not_called_too_slow():
+    notes: list[str] = []
+    tracking = Tracking({"bad": Listener(fails_at="start")}, {}, note=notes.append)
+    for step in range(5000):  # more than may wait
+        tracking.log(step, {"reward": 1.0})
+    tracking.finish("succeeded")
+    assert notes == ["tracker bad failed and is left out from here on: ConnectionError: no start"]
+
+
 def test_a_tracker_that_hangs_holds_up_neither_the_run_nor_its_end():
     notes: list[str] = []
     gate = threading.Event()

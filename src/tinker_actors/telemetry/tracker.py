@@ -53,18 +53,23 @@ class _Lane:
         self._tracker, self._config, self._note = tracker, config, note
         self._queue: queue.Queue[tuple[int, Mapping[str, float]] | _Finish] = queue.Queue(_ROOM)
         self._dropped = 0
+        self._failed = False
         self._thread = threading.Thread(target=self._run, name=f"tracker {name}", daemon=True)
         self._thread.start()
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Hand numbers over."""
+        """Hand numbers over, unless the tracker is left out."""
+        if self._failed:
+            return
         try:
             self._queue.put_nowait((step, metrics))
         except queue.Full:
             self._dropped += 1
 
     def finish(self, status: Status) -> None:
-        """Hand the end over; `join` waits for it."""
+        """Hand the end over, unless the tracker is left out; `join` waits for it."""
+        if self._failed:
+            return
         try:
             self._queue.put(_Finish(status), timeout=0.1)
         except queue.Full:
@@ -75,7 +80,7 @@ class _Lane:
         self._thread.join(seconds)
         if self._thread.is_alive():
             self._note(f"tracker {self.name} hasn't taken everything after {seconds:g} s")
-        elif self._dropped:
+        elif self._dropped and not self._failed:
             self._note(f"tracker {self.name} was too slow: {self._dropped} of its steps were dropped")
 
     def _run(self) -> None:
@@ -85,6 +90,7 @@ class _Lane:
                 self._tracker.log(*said)
             self._tracker.finish(said.status)
         except Exception as error:  # the boundary to trackers: whatever it is, the run goes on without this one
+            self._failed = True
             logger.warning("tracker %s failed", self.name, exc_info=True)
             self._note(f"tracker {self.name} failed and is left out from here on: {type(error).__name__}: {error}")
 

@@ -89,6 +89,7 @@ async def save_weights(body: SaveWeights, caller: CallerOf, gateway: GatewayOf) 
     trainer = gateway.runtime.engines_of(record.base_model).trainer
 
     async def save() -> Answer:
+        expiry(body.ttl_seconds)  # refused before anything is stored
         name = body.path or f"step-{secrets.token_hex(4)}"
         path = _path(record, "training", name)
         before = gateway.records.checkpoints.get(path)
@@ -114,6 +115,7 @@ async def save_weights_for_sampler(body: SaveForSampler, caller: CallerOf, gatew
         body.check_form()
         answer = {"type": "save_weights_for_sampler"}
         if body.path is not None:
+            expiry(body.ttl_seconds)
             path = _new_path(gateway, record, "sampler", body.path)
             handle = (await trainer.publish(record.model_id)).handle
             await _keep(gateway, record, "sampler", path, handle, body, caller.key)
@@ -148,6 +150,7 @@ async def save_weights_external(body: SaveExternal, caller: CallerOf, gateway: G
 
     async def save() -> Answer:
         encryption = None if body.age_encryption_recipients is None else Encryption(body.age_encryption_recipients)
+        expiry(body.ttl_seconds)
         path = _new_path(gateway, record, "external", body.path)
         handle = (await trainer.publish(record.model_id)).handle
         if encryption is not None:
