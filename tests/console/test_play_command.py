@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,7 @@ from tinker_actors.console.opponents import Who, best
 from tinker_actors.environments.person import Lines
 from tinker_actors.errors import ConfigError, UnknownPolicyError
 from tinker_actors.policies import PolicySpec, SnapshotStore
+from tinker_actors.sampling import Sampler
 from tinker_actors.scheduler import RunFolder, parse_config
 from tinker_actors.telemetry import JsonlWriter
 from tinker_actors.training.engine import TrainingEngine
@@ -168,6 +170,32 @@ def run(count: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
             record = {"step": step, "kind": "evaluation", "reward": reward, "snapshots": {"policy": handle}}
             metrics.write(record)
     return root
+
+
+@pytest.mark.parametrize("command", ["sample", "play"])
+def test_a_run_that_goes_on_may_replace_its_snapshots_while_the_base_is_loaded(
+    command, count, run, tmp_path, monkeypatch, capfd
+):
+    going_on = shutil.copytree(run, tmp_path / "run")
+    loaded = Sampler.on_start
+
+    async def loaded_meanwhile(sampler: Sampler) -> None:
+        await loaded(sampler)
+        store = SnapshotStore(going_on / "policies")
+        old = store.list("policy")
+        engine = TrainingEngine("tiny-llama", store.root)
+        engine.create(PolicySpec(base_model="tiny-llama", rank=2, name="policy"))
+        engine.publish("policy")
+        for snapshot in old:
+            store.delete(snapshot.handle)
+
+    monkeypatch.setattr(Sampler, "on_start", loaded_meanwhile)
+    players = ["--watch", "--against", f"first={going_on}", "--against", "second=demonstration"]
+    words = ["sample", str(going_on), "--prompt", "x"] if command == "sample" else ["play", str(count), *players]
+    with open(os.devnull) as nothing:
+        monkeypatch.setattr("sys.stdin", nothing)
+        assert main(words) == 0
+    assert command == "sample" or "policy/3 of" in capfd.readouterr().out
 
 
 def test_a_runs_policy_plays_by_its_newest_snapshot_with_the_runs_options(count, run, tmp_path):

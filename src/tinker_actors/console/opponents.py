@@ -169,13 +169,10 @@ class Opponents:
     async def _snapshot(self, who: Who, seat: str) -> Player:
         config = who.run_config()
         root = RunFolder(Path(who.name)).policies if who.kind == "run" else Path(who.name)
-        store, note = SnapshotStore(root), ""
-        if who.which == "best":
-            snapshot, note = best(who.name, store)
-        elif who.which:
-            snapshot = find_snapshot(store, who.which)
-        else:
-            snapshot = store.latest(self._learner(who, config, store, seat))
+        store = SnapshotStore(root)
+        await self._sampler(self._chosen(who, config, store, seat)[0].base_model, str(root))
+        # a run that goes on may have put another in its place while the base model was loaded
+        snapshot, note = self._chosen(who, config, store, seat)
         model = RunFolder(Path(who.name)).load_config().model if who.kind == "run" else None
         label = f"{snapshot.policy_id}/{snapshot.number} of {who.name}"
         return await self._policy(
@@ -187,6 +184,14 @@ class Opponents:
             config=config,
             note=note,
         )
+
+    def _chosen(self, who: Who, config: RunConfig | None, store: SnapshotStore, seat: str) -> tuple[Snapshot, str]:
+        """The snapshot that is meant, as of now, and what is to be told of it."""
+        if who.which == "best":
+            return best(who.name, store)
+        if who.which:
+            return find_snapshot(store, who.which), ""
+        return store.latest(self._learner(who, config, store, seat)), ""
 
     def _learner(self, who: Who, config: RunConfig | None, store: SnapshotStore, seat: str) -> str:
         """Whose newest snapshot is meant: in a run the policy that plays the seat there, else one with snapshots."""

@@ -57,6 +57,8 @@ async def _talk(options: argparse.Namespace, params: SamplingParams, images: Seq
     console = Console()
     async with Mesh() as mesh:
         sampler = await _sampler(mesh, folder, config, snapshot)
+        # a run that goes on may have put another in its place while the base model was loaded
+        snapshot = _snapshot(folder, config, options.snapshot)
         await sampler.refresh([snapshot.handle])
         seat = PolicySeat(
             sampler=sampler, policy=snapshot.policy_id, snapshot=snapshot.handle, params=params, trainable=False
