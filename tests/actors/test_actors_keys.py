@@ -1,7 +1,9 @@
 """Who may join a mesh: keys, their files, and every way in which they don't fit."""
 
 import asyncio
+import signal
 import stat
+import sys
 from pathlib import Path
 
 import pytest
@@ -176,3 +178,31 @@ async def test_what_is_no_mesh_is_not_joined() -> None:
         with pytest.raises(JoinError):
             async with Mesh.join(f"tcp://127.0.0.1:{port}", timeout=2.0):
                 pass
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+async def test_a_node_that_waits_for_an_answer_hears_a_signal(number: signal.Signals, code: int) -> None:
+    """Its address may be wrong, which nobody wants to wait a minute for."""
+    connected = asyncio.Event()
+
+    async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connected.set()
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(say_nothing, "127.0.0.1", 0)
+    async with server:
+        url = f"tcp://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        command = (sys.executable, "-m", "tinker_actors.cli", "node", "--join", url)
+        process = await asyncio.create_subprocess_exec(*command, stderr=asyncio.subprocess.PIPE)
+        try:
+            async with asyncio.timeout(30.0):
+                await connected.wait()
+                process.send_signal(number)
+                assert await process.wait() == code
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+        assert process.stderr is not None
+        assert await process.stderr.read() == b""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import importlib
 import logging
 import os
@@ -65,8 +66,17 @@ async def _serve(joining: JoinedMesh) -> int:
 
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop, 128 + number)
+    entering = loop.create_task(joining.__aenter__())
     try:
-        async with joining as mesh:
+        await asyncio.wait([entering, stopped], return_when=asyncio.FIRST_COMPLETED)
+        if not entering.done():
+            entering.cancel()
+            await asyncio.wait([entering])
+        if entering.cancelled():  # nothing of it is left
+            return stopped.result()
+        async with contextlib.AsyncExitStack() as stack:
+            mesh = await entering
+            stack.push_async_exit(joining)
             Console(stderr=True).print(Text(f"node {mesh.node} of the mesh"), soft_wrap=True)
             ended = loop.create_task(mesh.wait_closed())
             await asyncio.wait([ended, stopped], return_when=asyncio.FIRST_COMPLETED)
