@@ -35,6 +35,10 @@ class UnknownPolicyError(PolicyError, LookupError):
     """No policy or snapshot has this id; the base model is never served instead."""
 
 
+class NotInTrainingError(UnknownPolicyError):
+    """A trainer has no policy of this id: it was never made, was deleted, or went with the process that held it."""
+
+
 class PolicyConflictError(PolicyError):
     """Somebody else was first: the latest snapshot isn't the one that was expected."""
 

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from tinker_actors.errors import DataError
+from tinker_actors.errors import DataError, NotInTrainingError
 from tinker_actors.gateway.futures import Answer, Futures
 from tinker_actors.gateway.refusals import RefusalError
 from tinker_actors.gateway.tinker.commands import MOST_HELD, Command, CommandLog, Pass
@@ -125,3 +125,24 @@ async def test_a_pass_whose_answer_cannot_be_written_is_computed_no_second_time(
     assert trainer.given == [["a", "b"]]
     assert b"can't be written" in given["a"].answer.content
     assert given["b"].answer.content == b""
+
+
+async def test_commands_of_a_model_that_its_trainer_has_lost_are_all_told_so():
+    futures = Futures()
+    executor = Executor(
+        cast("Any", Trains()), futures, lambda model: RefusalError(503, f"{model} is lost", code="lost")
+    )
+
+    async def step() -> Answer:
+        raise NotInTrainingError("in whatever words")
+
+    given = [futures.open("local", "optim_step") for _ in range(2)]
+    model = executor.models["a"] = LiveModel("a", tenant="local", session_id="s")
+    for seq_id, future in enumerate(given):
+        model.log.add(Command(seq_id=seq_id, future=future, work=step))
+    running = asyncio.create_task(executor.run())
+    for future in given:
+        assert await future.settled(10)
+        assert b"a is lost" in future.answer.content
+    running.cancel()
+    assert model.lost is not None

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from tinker_actors.data import Datum
-from tinker_actors.errors import ConfigError, DataError, PolicyError, UnknownPolicyError
+from tinker_actors.errors import ConfigError, DataError, NotInTrainingError, PolicyError
 from tinker_actors.models import load_base
 from tinker_actors.models.lora import MultiLoraModel
 from tinker_actors.policies import Handle, PolicySpec, Snapshot, SnapshotStore
@@ -75,7 +75,7 @@ class TrainingEngine:
         """End a policy's training and free its state; its snapshots and checkpoints stay in the store.
 
         Raises:
-            UnknownPolicyError: No policy of this id is in training here.
+            NotInTrainingError: No policy of this id is in training here.
         """
         self._found(policy_id)
         del self._policies[policy_id]
@@ -109,7 +109,7 @@ class TrainingEngine:
             proceed: Called between micro-batches; if it raises, the pending gradients are as before the call.
 
         Raises:
-            UnknownPolicyError: No policy of this id is in training here.
+            NotInTrainingError: No policy of this id is in training here.
             DataError: A datum doesn't suit the loss or the model; nothing was computed.
             PolicyError: The loss has a value loss and the policy no value head.
         """
@@ -137,7 +137,7 @@ class TrainingEngine:
             A result for each, in the order given.
 
         Raises:
-            UnknownPolicyError: A policy isn't in training here.
+            NotInTrainingError: A policy isn't in training here.
             PolicyError: A policy stands twice, or has no value head for its loss's value loss.
             DataError: A datum doesn't suit its loss or the model; nothing was computed for anyone.
         """
@@ -185,7 +185,7 @@ class TrainingEngine:
             proceed: As of `forward_backward`.
 
         Raises:
-            UnknownPolicyError: No policy of this id is in training here.
+            NotInTrainingError: No policy of this id is in training here.
             DataError: The gradients don't match the datums, or a datum doesn't suit the model.
         """
         if len(gradients) != len(datums):
@@ -210,7 +210,7 @@ class TrainingEngine:
         """Apply a policy's pending gradients with the optimizer that the settings are for, and drop them.
 
         Raises:
-            UnknownPolicyError: No policy of this id is in training here.
+            NotInTrainingError: No policy of this id is in training here.
             PolicyError: It has no pending gradients; or its moments are another optimizer's; or the gradients aren't
                 finite: then they are dropped, and weights, moments and step are unchanged.
         """
@@ -220,7 +220,7 @@ class TrainingEngine:
         """Store a policy's present weights as its next snapshot, for samplers.
 
         Raises:
-            UnknownPolicyError: No policy of this id is in training here.
+            NotInTrainingError: No policy of this id is in training here.
         """
         policy = self._policy(policy_id)
         snapshot = self.store.publish(policy_id, policy.write_snapshot, ttl=ttl, **self._facts(policy))
@@ -233,7 +233,7 @@ class TrainingEngine:
         """Store a policy's whole training state under a name and return its handle.
 
         Raises:
-            UnknownPolicyError: No policy of this id is in training here.
+            NotInTrainingError: No policy of this id is in training here.
             PolicyError: The name is taken or not valid.
         """
         policy = self._policy(policy_id)
@@ -305,7 +305,7 @@ class TrainingEngine:
             The directory's absolute path.
 
         Raises:
-            UnknownPolicyError: No policy of this id is in training here.
+            NotInTrainingError: No policy of this id is in training here.
             ModelError: `path` exists.
         """
         target = Path(path).resolve()
@@ -336,7 +336,7 @@ class TrainingEngine:
 
     def _found(self, policy_id: str) -> TrainedPolicy:
         if policy_id not in self._policies:
-            raise UnknownPolicyError(f"policy {policy_id!r} is not in training here; {sorted(self._policies)} are")
+            raise NotInTrainingError(f"policy {policy_id!r} is not in training here; {sorted(self._policies)} are")
         return self._policies[policy_id]
 
     def _check_base(self, spec: PolicySpec) -> None:

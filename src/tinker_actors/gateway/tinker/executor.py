@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from tinker_actors.errors import ActorError, TinkerActorsError, UnknownPolicyError
+from tinker_actors.errors import ActorError, NotInTrainingError, TinkerActorsError
 from tinker_actors.gateway.futures import Answer, Futures
 from tinker_actors.gateway.refusals import RefusalError
 from tinker_actors.gateway.tinker.commands import Action, Command, CommandLog, Pass
@@ -136,7 +136,7 @@ class Executor:
             logger.error("the trainer of %s is gone", model.model_id, exc_info=error)
             for other in self.models.values():
                 self.lose(other)
-        elif isinstance(error, UnknownPolicyError) and f"policy {model.model_id!r} is not in training" in str(error):
+        elif isinstance(error, NotInTrainingError):
             self.lose(model)  # the trainer was started anew since
         self._futures.fail(command.future, model.lost or error)
 
