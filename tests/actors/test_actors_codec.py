@@ -300,6 +300,22 @@ async def test_a_cancel_that_arrives_before_its_request_still_cancels_it() -> No
         assert await log.read() == ["kept"]
 
 
+async def test_a_cancel_that_crossed_its_answer_slows_no_later_ask(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with Mesh(nodes=2) as mesh:
+        node = mesh._open()[1]
+        log = await mesh.spawn(Log, node=0)
+        from tinker_actors.actors.serving import Serving
+
+        serving = Serving(node, node.exchange.by_index[1])
+        await log.read()
+        serving.cancel(12345)  # which was answered, and will never come
+        slow: list[object] = []
+        monkeypatch.setattr(serving, "ask", slow.append)
+        serving.answer([env.ASK, 12346, log.address.id, "note", ["short"], None, None])
+        assert not slow
+        assert await log.read() == ["short"]
+
+
 def test_large_arrays_of_one_shape_arrive_equal_whatever_their_layout() -> None:
     """The head of what was sent before is used again; the elements never are."""
     codec, reader = Codec(), Codec()

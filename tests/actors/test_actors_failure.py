@@ -158,6 +158,8 @@ async def test_a_start_that_raises_gives_its_error_to_the_spawner_and_frees_the_
     for where in ("init", "on_start"):
         with pytest.raises(KeyError, match=where):
             await mesh.spawn(BadStart, where, name="bad", restart=RestartPolicy.always())
+        with pytest.raises(RemoteError, match="UnregisteredError"):
+            await mesh.spawn(BadStart, f"{where}, of a kind that nobody knows", name="bad")
     good = await mesh.spawn(BadStart, "nowhere", name="bad")
     assert await good.ping() == "pong"
 

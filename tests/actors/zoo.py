@@ -245,6 +245,8 @@ class BadStart(Actor):
         if where == "init":
             raise KeyError("init")
 
+        if where == "init, of a kind that nobody knows":
+            raise UnregisteredError
         if where == "init exits":
             sys.exit(1)
         if where == "init fails":
@@ -253,6 +255,8 @@ class BadStart(Actor):
     async def on_start(self) -> None:
         if self.where == "on_start":
             raise KeyError("on_start")
+        if self.where == "on_start, of a kind that nobody knows":
+            raise UnregisteredError
         if self.where == "on_start fails":
             raise ActorFailure("on_start fails")
         if self.where == "asks itself":

@@ -34,7 +34,7 @@ def answerer(serving: Serving, kind: type[RemoteAsk]) -> Callable[[list[Any]], N
             or kwargs is not None
             or actor < SYSTEM_IDS
             or method not in cell.plain
-            or serving.tombstones
+            or (serving.tombstones and ident in serving.tombstones)
         ):
             serving.ask(parts)
             return

@@ -25,6 +25,7 @@ from tinker_actors.actors.errors import (
     SpawnError,
 )
 from tinker_actors.actors.events import Restarted, Terminated
+from tinker_actors.actors.failures import portable
 from tinker_actors.actors.lifecycle import Lifecycle
 from tinker_actors.actors.node import ENDED, Node
 from tinker_actors.actors.ref import ActorRef, Address
@@ -134,7 +135,13 @@ class Directory:
         cell = make_cell(self.node, self, cls, entry.ref.address)
         entry.ref = cell.ref
         life = Lifecycle(self.node, cell, args, kwargs, entry.history)
-        await life.start()
+        try:
+            await life.start()
+        except Exception as error:
+            arrives = portable(error)  # as from another process
+            if arrives is error:
+                raise
+            raise arrives from error
         self._started(entry)
         return entry.ref
 
