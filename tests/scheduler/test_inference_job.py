@@ -106,6 +106,9 @@ async def test_a_snapshot_of_another_run_answers_and_is_kept_to(tmp_path: Path):
     store = ("--sampling.store", str(first.policies), "--sampling.snapshot", "latest", "--sampling.policy", "base")
     second = await run(made(tmp_path, "second", *store))
     assert [r.get("replies") for r in replies(second)] == [r.get("replies") for r in replies(first)]
+    whole_run = ("--sampling.store", str(first.root), *store[2:])
+    with pytest.raises(ConfigError, match=r"policies there: policies; the store of that run is .*first/policies"):
+        await run(made(tmp_path, "third", *whole_run))
     with pytest.raises(ConfigError, match="it would go on with"):
         await run(made(tmp_path, "second", *store, rows=[*ROWS, {"prompt": "more"}]))
 

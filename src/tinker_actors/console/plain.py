@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 
 from tinker_actors.console.report import print_report
-from tinker_actors.console.shown import evaluation_line, measures, step_line
+from tinker_actors.console.shown import counted, evaluation_line, measures, step_line
 from tinker_actors.scheduler.observer import Phase, Summary
 
 
@@ -25,7 +25,7 @@ class PlainView:
         """Say what runs and where."""
         self._total = total_steps
         resumed = f", going on after step {resumed_at}" if resumed_at else ""
-        self._line(f"{title}: {total_steps} step{'s' * (total_steps != 1)} in {folder}{resumed}")
+        self._line(f"{title}: {counted(total_steps, 'step')} in {folder}{resumed}")
 
     def phase(self, phase: Phase, step: int, total: int) -> None:
         """Only the phases that last are worth a line."""

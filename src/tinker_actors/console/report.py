@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from tinker_actors.console.curve import draw_curve
-from tinker_actors.console.shown import by_policy, outcomes
+from tinker_actors.console.shown import by_policy, counted, outcomes
 from tinker_actors.scheduler.observer import InferenceSummary, RunSummary, SftSummary, Summary
 
 
@@ -52,11 +52,13 @@ def print_report(
 def _result(summary: Summary) -> Iterator[Text]:
     if isinstance(summary, InferenceSummary):
         failed = f", {summary.failed} of them without a reply" if summary.failed else ""
-        yield Text(f"{summary.prompts} prompts{failed}, {summary.samples} replies by {summary.snapshot}")
-        yield Text(f"{summary.tokens} tokens in {summary.seconds:.1f} s")
+        yield Text(
+            f"{counted(summary.prompts, 'prompt')}{failed}, {counted(summary.samples, 'reply')} by {summary.snapshot}"
+        )
+        yield Text(f"{counted(summary.tokens, 'token')} in {summary.seconds:.1f} s")
         return
     yield from _losses(summary) if isinstance(summary, SftSummary) else _rewards(summary)
-    yield Text(f"{summary.steps} step{'s' * (summary.steps != 1)} in {summary.seconds:.1f} s")
+    yield Text(f"{counted(summary.steps, 'step')} in {summary.seconds:.1f} s")
 
 
 def _rewards(summary: RunSummary) -> Iterator[Text]:
@@ -78,8 +80,8 @@ def _losses(summary: SftSummary) -> Iterator[Text]:
         yield Text(f"best             {summary.eval_best:.3f}, kept as {summary.best}")
     if summary.loss_first is not None and summary.loss_last is not None:
         yield Text(f"training loss    {summary.loss_first:.3f} at the first step, {summary.loss_last:.3f} at the last")
-    left_out = f", {summary.skipped} lines left out" if summary.skipped else ""
-    yield Text(f"{summary.examples} examples, {summary.tokens} tokens trained on{left_out}")
+    left_out = f", {counted(summary.skipped, 'line')} left out" if summary.skipped else ""
+    yield Text(f"{counted(summary.examples, 'example')}, {counted(summary.tokens, 'token')} trained on{left_out}")
 
 
 def _before_and_after(name: str, before: float, after: float) -> Text:

@@ -8,6 +8,16 @@ from collections.abc import Mapping, Sequence
 _OUTCOMES = {"win": "won", "draw": "drawn", "loss": "lost"}
 
 
+def counted(number: int, word: str) -> str:
+    """How many there are of what.
+
+    >>> counted(1, "prompt"), counted(2, "prompt"), counted(2, "reply")
+    ('1 prompt', '2 prompts', '2 replies')
+    """
+    plural = f"{word[:-1]}ies" if word.endswith("y") else f"{word}s"
+    return f"{number} {word if number == 1 else plural}"
+
+
 def measure(metrics: Mapping[str, float]) -> tuple[str, float]:
     """What a step is judged by, with its name."""
     name = "reward" if "reward" in metrics else "loss"

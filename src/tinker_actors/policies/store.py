@@ -190,7 +190,8 @@ class SnapshotStore:
         """
         if found := self.list(policy_id, kind):
             return found[-1]
-        raise UnknownPolicyError(f"policy {policy_id!r} has no {kind} in {self.root}; it has {self.policies()}")
+        known = ", ".join(self.policies()) or "none"
+        raise UnknownPolicyError(f"policy {policy_id!r} has no {kind} in {self.root}; the policies there: {known}")
 
     def policies(self) -> tuple[PolicyId, ...]:
         """The ids of all policies in the store, sorted."""

@@ -13,6 +13,7 @@ import time
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from tinker_actors.actors import Mesh
@@ -210,8 +211,10 @@ def _found(config: InferenceConfig) -> str | None:
             return store.latest(sampling.policy).handle
         return store.get(sampling.snapshot).handle
     except UnknownPolicyError as error:
+        below = RunFolder(Path(sampling.store)).policies
+        hint = f"; the store of that run is {below}" if below.is_dir() else ""
         raise ConfigError(
-            f"sampling.snapshot is {sampling.snapshot!r}, which {sampling.store} hasn't: {error}"
+            f"sampling.snapshot is {sampling.snapshot!r}, which {sampling.store} hasn't: {error}{hint}"
         ) from error
 
 
