@@ -152,13 +152,8 @@ def plan_groups(
         )
         for group, (seed, number) in enumerate(zip(seeds, numbers, strict=True))
     )
-    return RolloutPlan(
-        groups=planned,
-        line_ups=line_ups,
-        limits=limits or EpisodeLimits(),
-        evaluating=evaluating,
-        gate=gate,
-    )
+    limits = limits or EpisodeLimits()
+    return RolloutPlan(groups=planned, line_ups=line_ups, limits=limits, evaluating=evaluating, gate=gate)
 
 
 def _numbered(seats: LineUp | Sequence[LineUp], groups: int) -> tuple[tuple[LineUp, ...], list[int]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -223,7 +223,7 @@ class TrainingEngine:
             NotInTrainingError: No policy of this id is in training here.
         """
         policy = self._policy(policy_id)
-        snapshot = self.store.publish(policy_id, policy.write_snapshot, ttl=ttl, **self._facts(policy))
+        snapshot = self.store.publish(policy_id, policy.write_snapshot, ttl=ttl, **policy.facts())
         if lent := policy.lend():
             hand_over(snapshot, lent)
         policy.parent = policy.snapshot = snapshot.handle
@@ -238,7 +238,7 @@ class TrainingEngine:
         """
         policy = self._policy(policy_id)
         write = partial(write_checkpoint, policy)
-        return self.store.checkpoint(policy_id, name, write, **self._facts(policy)).handle
+        return self.store.checkpoint(policy_id, name, write, **policy.facts()).handle
 
     def load(
         self, handle: str, *, policy: str | None = None, optimizer: bool = True, store: str | Path | None = None
@@ -391,12 +391,3 @@ class TrainingEngine:
         budget = loss.micro_batch_tokens
         trees = grow(examples, budget, int(self.base.config.hidden_size)) if loss.share_prompts else chains(examples)
         return packed_blocks(trees, budget)
-
-    def _facts(self, policy: TrainedPolicy) -> dict:
-        return {
-            "step": policy.step,
-            "base_model": policy.spec.base_model,
-            "kind": policy.spec.kind,
-            "parent": policy.parent,
-            "spec": asdict(policy.spec),
-        }

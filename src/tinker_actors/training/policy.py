@@ -6,6 +6,7 @@ import contextlib
 import shutil
 import weakref
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -231,6 +232,16 @@ class TrainedPolicy:
             pending=self.pending,
             snapshot=self.snapshot,
         )
+
+    def facts(self) -> dict[str, Any]:
+        """What a store is told of its weights, as `SnapshotStore.publish` takes it."""
+        return {
+            "step": self.step,
+            "base_model": self.spec.base_model,
+            "kind": self.spec.kind,
+            "parent": self.parent,
+            "spec": asdict(self.spec),
+        }
 
     def _adapter(self) -> Adapter | None:
         if self._adapted is None:
