@@ -1,4 +1,4 @@
-"""An actor that spawns others at awkward moments, importable from child processes."""
+"""Actors that spawn others at awkward moments, or are crowded, importable from child processes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import asyncio
 
 from zoo import Counter, Log
 
-from tinker_actors.actors import Actor, SpawnError
+from tinker_actors.actors import Actor, SpawnError, concurrent
+
+
+outliving: set[asyncio.Task[None]] = set()  # tasks that no actor holds
 
 
 class Spawner(Actor):
@@ -30,4 +33,20 @@ class Spawner(Actor):
             else:
                 await log.note("spawned")
 
-        self.task = asyncio.create_task(spawn())
+        outliving.add(asyncio.create_task(spawn()))
+
+
+class Room(Actor):
+    """Counts who is in it at once."""
+
+    def __init__(self) -> None:
+        self.present = self.most = 0
+
+    @concurrent
+    async def visit(self) -> int:
+        self.present += 1
+        self.most = max(self.most, self.present)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        self.present -= 1
+        return self.most

@@ -98,6 +98,15 @@ async def test_sys_exit_in_a_handler_ends_only_the_actor(mesh: Mesh) -> None:
     assert await other.add(1) == 1
 
 
+async def test_a_restart_constructs_from_the_same_arguments_by_name_too(mesh: Mesh) -> None:
+    log = await mesh.spawn(Log)
+    fragile = await mesh.spawn(Fragile, log=log, restart=RestartPolicy.on_failure())
+    with pytest.raises(ActorDiedError):
+        await fragile.breaks()
+    await fragile.add(1)
+    assert await log.read() == ["fragile started", "fragile stopped", "fragile started"]
+
+
 async def test_messages_that_wait_survive_a_restart(mesh: Mesh) -> None:
     fragile = await mesh.spawn(Fragile, restart=RestartPolicy.on_failure(backoff=0.0))
     fragile.tell.breaks()

@@ -5,6 +5,7 @@ import gc
 
 import numpy as np
 import pytest
+from spawning_zoo import Room
 from zoo import Chain, Colour, Counter, Echo, Fragile, Log, Parcel
 
 from tinker_actors.actors import ActorRef, CodecError, MailboxFull, Mesh
@@ -51,6 +52,11 @@ async def test_concurrent_messages_run_side_by_side_and_beside_an_exclusive_one(
     await log.wait_for("b begins")
     await log.open()
     assert await asyncio.gather(exclusive, *beside) == ["x", "a", "b"]
+
+
+async def test_as_many_concurrent_messages_run_at_once_as_the_mailbox_has_places(mesh: Mesh) -> None:
+    room = await mesh.spawn(Room, mailbox=3)
+    assert max(await asyncio.gather(*(room.visit() for _ in range(30)))) == 3
 
 
 async def test_a_concurrent_message_does_not_overtake_an_earlier_one(mesh: Mesh) -> None:
@@ -193,6 +199,8 @@ async def test_a_full_mailbox_refuses_tells_and_asks_that_do_not_wait(mesh: Mesh
         log.tell.note("too many")
     with pytest.raises(MailboxFull):
         await log.options(wait=False).note("too many")
+    with pytest.raises(MailboxFull):
+        await anext(log.options(wait=False).stream.numbers())
     held.cancel()
     assert (await log.read())[-3:] == ["0", "1", "2"]
 
@@ -219,6 +227,19 @@ async def test_a_full_mailbox_slows_a_sender_that_waits(mesh: Mesh) -> None:
     held.cancel()
     await sender
     assert (await log.read())[-10:] == [str(i) for i in range(10)]
+
+
+async def test_tells_that_wait_for_room_are_served_in_the_order_in_which_they_were_sent(mesh: Mesh) -> None:
+    log = await mesh.spawn(Log, mailbox=2)
+    held = asyncio.create_task(log.hold())
+    await log.wait_for("hold begins")
+    patient = log.options(wait=True)
+    tells = [asyncio.ensure_future(patient.tell.note(f"{i}")) for i in range(12)]
+    await asyncio.sleep(0)
+    assert not tells[-1].done()
+    held.cancel()
+    await asyncio.gather(*tells)
+    assert [note for note in await log.read() if note.isdigit()] == [f"{i}" for i in range(12)]
 
 
 async def test_waiting_asks_are_all_answered_when_there_is_room(mesh: Mesh) -> None:

@@ -110,7 +110,7 @@ class Mailbox:
         self.waits_for: Any = IDLE
         self.broken: BaseException | None = None
         self.interrupt: Interrupt | None = None
-        self._room: deque[asyncio.Future[None]] = deque()
+        self._room: deque[tuple[Message, asyncio.Future[None]]] = deque()
 
     def begin(self, message: Message) -> None:
         """Start a concurrent message."""
@@ -332,23 +332,22 @@ class Mailbox:
         return AskCycleError(f"an ask would wait for itself: {' -> '.join(cycle)}", cycle)
 
     async def _tell_when_room(self, message: Message) -> None:
-        while (self.depth >= self.capacity or self._room) and self.state is not State.ENDED:
-            waiter = self.host.loop.create_future()
-            self._room.append(waiter)
-            try:
-                await waiter
-            finally:
-                if waiter in self._room:
-                    self._room.remove(waiter)
-            if self.depth < self.capacity:
-                break
-        self.post(message)
+        if self.state is State.ENDED or (self.depth < self.capacity and not self._room):
+            self.post(message)
+            return
+        waiter = self.host.loop.create_future()
+        place = (message, waiter)
+        self._room.append(place)
+        try:
+            await waiter
+        finally:
+            if waiter.cancelled() and place in self._room:
+                self._room.remove(place)
 
     def _admit(self) -> None:
-        """Let as many waiting tells in as there is room for."""
-        room = len(self._room) if self.state is State.ENDED else self.capacity - self.depth
-        while self._room and room > 0:
-            waiter = self._room.popleft()
+        """Post as many of the waiting tells as there is room for, in their order, before anyone else is."""
+        while self._room and (self.depth < self.capacity or self.state is State.ENDED):
+            message, waiter = self._room.popleft()
             if not waiter.done():
+                self.post(message)
                 waiter.set_result(None)
-                room -= 1
