@@ -8,7 +8,6 @@ from zoo import Counter, Log
 
 from tinker_actors.actors import Actor, SpawnError, concurrent
 
-
 outliving: set[asyncio.Task[None]] = set()  # tasks that no actor holds
 
 
