@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tests.gateway.job_gateways import GUESS, Desk, desk, make_snapshots
 
 from tinker_actors.gateway.config import ServeConfig
@@ -13,6 +14,7 @@ from tinker_actors.gateway.jobs.handover import handing_over
 from tinker_actors.gateway.opening import served_models
 from tinker_actors.gateway.runtime import ServedModel
 from tinker_actors.models import load_base, save_model_directory
+from tinker_actors.scheduler.followers import Followers
 from tinker_actors.scheduler.job_folder import JobFolder
 from tinker_actors.scheduler.run_folder import RunFolder
 
@@ -57,6 +59,29 @@ async def test_the_last_snapshot_of_a_job_that_succeeds_is_a_checkpoint_of_its_t
         assert answer.json()["usage"]["completion_tokens"] >= 1
         assert (await complete(at, path, "b")).status_code == 404
         assert await checkpoints(at, "b") == []
+
+
+async def test_what_jobs_make_is_taken_over_although_following_them_failed_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("tinker_actors.gateway.jobs.handover._AGAIN", 0.0)
+    joined, failures = Followers.joined, [OSError("no descriptor is left")]
+
+    def failing_once(self: Followers, tenant: str | None) -> Any:
+        if failures:
+            raise failures.pop()
+        return joined(self, tenant)
+
+    monkeypatch.setattr(Followers, "joined", failing_once)
+    async with desk(tmp_path, models=[TINY]) as at:
+        job = (await at.submit("a"))["id"]
+        await at.running(job)
+        await made(at, job)
+        async with handing_over(at.gateway):
+            at.finish(job)
+            await handed_over(at, job)
+        assert not failures
+        assert await checkpoints(at, "a") == [f"tinker://{job}:policy/sampler_weights/000002"]
 
 
 async def test_another_snapshot_becomes_one_when_that_is_asked_and_a_deleted_one_stays_deleted(tmp_path: Path):

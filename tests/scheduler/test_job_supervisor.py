@@ -6,7 +6,10 @@ import asyncio
 import errno
 import os
 import signal
+import subprocess
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.scheduler.job_material import ONE, fake, finish, request, running, states, supervising, traced
@@ -177,6 +180,38 @@ async def test_a_job_that_found_no_descriptors_left_can_be_resumed(tmp_path: Pat
             job = supervisor.submit(request("0"))
         assert (job.state, job.reason) == (JobState.FAILED, Reason.START_FAILED)
         supervisor.resume(job.id)
+        assert (await supervisor.wait(job.id)).state is JobState.SUCCEEDED
+
+
+async def test_a_process_that_can_not_be_watched_is_ended_and_its_job_can_be_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def none_left(*_: object) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    def no_thread(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    started: list[subprocess.Popen[bytes]] = []
+    popen = subprocess.Popen
+
+    def remembered(*command: Any, **settings: Any) -> subprocess.Popen[bytes]:
+        started.append(popen(*command, **settings))
+        return started[-1]
+
+    async with supervising(tmp_path) as supervisor:
+        before = os.listdir("/proc/self/fd")
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "pidfd_open", none_left)
+            patched.setattr(threading.Thread, "start", no_thread)
+            patched.setattr(subprocess, "Popen", remembered)
+            job = supervisor.submit(request("hold"))
+        assert (job.state, job.reason) == (JobState.FAILED, Reason.START_FAILED)
+        assert "no thread can be started to watch process" in job.detail
+        assert [process.returncode for process in started] == [-signal.SIGKILL]
+        assert len(os.listdir("/proc/self/fd")) == len(before)
+        supervisor.resume(job.id)
+        finish(await running(supervisor, job))
         assert (await supervisor.wait(job.id)).state is JobState.SUCCEEDED
 
 

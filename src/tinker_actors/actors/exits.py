@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import signal
 import subprocess
@@ -21,11 +22,18 @@ def watch_exit(
 
     Returns:
         Call it to watch no longer; again, and it does nothing.
+
+    Raises:
+        OSError: Neither a descriptor nor a thread is left to watch with.
     """
     if hasattr(os, "pidfd_open"):
         with contextlib.suppress(OSError):
             descriptor = os.pidfd_open(process.pid)
-            loop.add_reader(descriptor, exited)
+            try:
+                loop.add_reader(descriptor, exited)
+            except BaseException:
+                os.close(descriptor)
+                raise
             left = [descriptor]
 
             def unwatch() -> None:
@@ -40,7 +48,10 @@ def watch_exit(
         with contextlib.suppress(RuntimeError):  # the loop is closed
             loop.call_soon_threadsafe(exited)
 
-    threading.Thread(target=wait, daemon=True).start()
+    try:
+        threading.Thread(target=wait, daemon=True).start()
+    except RuntimeError as error:  # what Python makes of a system that has no thread left
+        raise OSError(errno.EAGAIN, f"no thread can be started to watch process {process.pid}") from error
     return lambda: None
 
 

@@ -55,7 +55,13 @@ class ChildProcess:
         with contextlib.suppress(BrokenPipeError):
             self._popen.stdin.write(json.dumps(config).encode() + b"\n")
             self._popen.stdin.flush()
-        self._unwatch = watch_exit(loop, self._popen, self._exited)
+        try:
+            self._unwatch = watch_exit(loop, self._popen, self._exited)
+        except BaseException:  # nobody would see it end
+            self.kill()
+            self._popen.wait()
+            self.release()
+            raise
 
     def tail(self) -> str:
         """The end of what the child wrote."""

@@ -32,7 +32,7 @@ class TaskChild:
         on_exit: Called with this object once the process has ended; never before `on_ready` if it was ready.
 
     Raises:
-        OSError: The process can't be started.
+        OSError: The process can't be started, or not be watched; then it has been ended.
     """
 
     def __init__(
@@ -84,8 +84,14 @@ class TaskChild:
             os.close(told)
             os.close(lock)
         self.pid = self._popen.pid
-        loop.add_reader(self._ready, self._told)
-        self._unwatch = watch_exit(loop, self._popen, self._exited)
+        try:
+            loop.add_reader(self._ready, self._told)
+            self._unwatch = watch_exit(loop, self._popen, self._exited)
+        except BaseException:  # nobody would see it end
+            self.kill()
+            self._popen.wait()
+            self._close_pipes()
+            raise
 
     @property
     def code(self) -> int | None:
@@ -155,11 +161,14 @@ class TaskChild:
         if self._killer is not None:
             self._killer.cancel()
         self._told()
-        if self._ready >= 0:  # something that it left elsewhere still holds the other end
+        self._close_pipes()
+        self.ended.set_result(None)
+        self._on_exit(self)
+
+    def _close_pipes(self) -> None:
+        if self._ready >= 0:  # something that it left elsewhere may still hold the other end
             self._loop.remove_reader(self._ready)
             os.close(self._ready)
             self._ready = -1
         assert self._popen.stdin is not None
         self._popen.stdin.close()
-        self.ended.set_result(None)
-        self._on_exit(self)

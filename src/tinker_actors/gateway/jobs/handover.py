@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_AGAIN = 5.0
+"""Seconds after which jobs are followed again when that failed."""
+
 _DONE = "handed-over"
 """A file in a job's folder: what it made is taken over already, and may have been deleted since."""
 
@@ -97,13 +100,25 @@ async def handing_over(gateway: Gateway) -> AsyncIterator[None]:
     if gateway.scheduler is None:
         yield
         return
-    task = asyncio.create_task(_follow(gateway, gateway.scheduler))
+    task = asyncio.create_task(_keep_following(gateway, gateway.scheduler), name="handover of what jobs made")
     try:
         yield
     finally:
         task.cancel()
         with suppress(asyncio.CancelledError):
             await task
+
+
+async def _keep_following(gateway: Gateway, scheduler: Scheduler) -> None:
+    """Follow the jobs, and again if that fails: what ended meanwhile is found then."""
+    while True:
+        try:
+            await _follow(gateway, scheduler)
+        except Exception:  # the boundary of a background task: the scheduler is started anew, say
+            logger.exception(
+                "the jobs can't be followed to take over what they made; it is tried again in %g s", _AGAIN
+            )
+        await asyncio.sleep(_AGAIN)
 
 
 async def _follow(gateway: Gateway, scheduler: Scheduler) -> None:
