@@ -12,6 +12,7 @@ from torch import nn
 
 from tinker_actors.errors import ModelError
 from tinker_actors.models import load_base, load_tokenizer, resolve, save_model_directory
+from tinker_actors.models.base import context_length_of
 
 TINY = ("tiny-llama", "tiny-qwen3")
 FINGERPRINTS = (
@@ -115,6 +116,18 @@ def test_saved_directory_resolves_to_the_same_model_and_tokenizer(name: str, tmp
         save_model_directory(base.model, name, folder)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["saved"]
     assert "".join(capfd.readouterr()) == ""
+
+
+@pytest.mark.parametrize("name", ["tiny-qwen3", "tiny-qwen2-vl"])
+def test_the_outline_of_a_directory_has_its_modules_and_reads_no_weights(name: str, tmp_path) -> None:
+    base = load_base(name)
+    folder = save_model_directory(base.model, name, tmp_path / "saved")
+    for weights in folder.glob("*.safetensors"):
+        weights.write_bytes(b"")
+    outline = resolve(str(folder)).outline()
+    assert [path for path, _ in outline.named_modules()] == [path for path, _ in base.model.named_modules()]
+    assert context_length_of(outline) == base.context_length
+    assert {parameter.device.type for parameter in outline.parameters()} == {"meta"}
 
 
 def test_saved_directory_reads_the_same_in_transformers(tmp_path) -> None:

@@ -12,7 +12,7 @@ from tests.scheduler.sft_material import Recorder, config, rows, write
 
 from tinker_actors.algorithms.chat_datums import chat_datums
 from tinker_actors.data.chat_rows import read_chat_row
-from tinker_actors.errors import ConfigError, DataError, RunError
+from tinker_actors.errors import ConfigError, DataError
 from tinker_actors.models import Renderer, load_tokenizer
 from tinker_actors.policies import PolicySpec, SnapshotStore
 from tinker_actors.scheduler import Phase, RunFolder, SftConfig, SftSummary, check_job, load_config, run_job
@@ -180,7 +180,7 @@ async def test_a_held_out_share_is_never_trained_on(tmp_path: Path):
 async def test_data_without_a_usable_line_is_refused(tmp_path: Path):
     made = config(tmp_path, "--data.on-bad-line", "skip")
     write(tmp_path / "train.jsonl", ["{}"])
-    with pytest.raises(RunError, match=r"no line of .*train\.jsonl can be used; .*:1: neither messages nor prompt"):
+    with pytest.raises(DataError, match=r"no line of .*train\.jsonl can be used; .*:1: neither messages nor prompt"):
         await run(made)
 
 

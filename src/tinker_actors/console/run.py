@@ -16,7 +16,7 @@ from tinker_actors.console.live import LiveView
 from tinker_actors.console.plain import PlainView
 from tinker_actors.console.signals import leave_at_once, left_at_once_by_signals, until_done_or_signalled
 from tinker_actors.environments import Environment, load_environment
-from tinker_actors.errors import ConfigError
+from tinker_actors.errors import ConfigError, DataError, ModelError
 from tinker_actors.scheduler import (
     JobConfig,
     RunConfig,
@@ -49,6 +49,8 @@ def run_command(target: str, overrides: Sequence[str], *, plain: bool, resume: b
     folder, config = _resume(target, overrides) if resume else (None, _checked(target, overrides))
     with left_at_once_by_signals():  # one that came while the loop loads it would be heard only afterwards
         program_of(config)
+    new = folder is None
+    there = new and bool(config.output) and Path(config.output).is_dir()
     # only now: of a start that is given up meanwhile nothing is left, which `--resume` would take for the newest run
     folder = folder or RunFolder.create(config)
     console = Console()
@@ -62,8 +64,10 @@ def run_command(target: str, overrides: Sequence[str], *, plain: bool, resume: b
             plain = plain or not console.is_terminal or _has_person(config)
             view = PlainView(console) if plain else stack.enter_context(LiveView(console))
             received = runner.run(until_done_or_signalled(run_job(config, folder, view), told=_hurry, leave=_leave))
-    except BaseException:  # an interrupt too ends the loop properly
+    except BaseException as error:  # an interrupt too ends the loop properly
         runner.close()
+        if new and isinstance(error, ConfigError | DataError | ModelError):
+            folder.discard_refused(keep_root=there)
         raise
     if received is not None:
         again = f"stopped by {signal.Signals(received).name}; go on with: tinker-actors run {folder.root} --resume"

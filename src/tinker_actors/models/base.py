@@ -83,7 +83,7 @@ class BaseModel:
     @property
     def context_length(self) -> int:
         """Longest sequence in tokens that the model was made for."""
-        return int(self.text_config.max_position_embeddings)
+        return context_length_of(self.model)
 
     def threads(self, asked: int | None) -> int | None:
         """How many threads compute it: as asked, else 1 for fewer than ten million parameters; None for torch's own."""
@@ -110,6 +110,11 @@ class BaseModel:
     def release(self) -> None:
         """Forget the model: the next `load_base` loads anew; memory is free once its skeletons are gone."""
         release_base(self.spec.name, self.dtype, str(self.device))
+
+
+def context_length_of(model: PreTrainedModel) -> int:
+    """Longest sequence in tokens that a model was made for."""
+    return int(model.config.get_text_config().max_position_embeddings)
 
 
 _bases: dict[tuple[str, str, str], BaseModel] = {}
@@ -203,6 +208,22 @@ def load_directory(folder: Path, dtype: str) -> PreTrainedModel:
     if missing := sorted(report["missing_keys"]):
         raise ModelError(f"{folder} lacks weights for {len(missing)} parameters, the first is {missing[0]}")
     return model
+
+
+def outline_directory(folder: Path) -> PreTrainedModel:
+    """The modules of a transformers directory without their weights, on torch's meta device.
+
+    Raises:
+        ModelError: The configuration can't be read.
+    """
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
+
+    kind = AutoModelForCausalLM if read_image_rule(folder) is None else AutoModelForImageTextToText
+    with quiet_transformers(), torch.device("meta"):
+        try:
+            return kind.from_config(AutoConfig.from_pretrained(folder, local_files_only=True))
+        except (OSError, ValueError, KeyError, RuntimeError) as error:
+            raise ModelError(f"{folder} can't be loaded as a language model: {error}") from error
 
 
 def save_model_directory(model: PreTrainedModel, tokenizer: str | Path, path: str | Path) -> Path:

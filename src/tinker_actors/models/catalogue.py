@@ -28,12 +28,14 @@ class ModelSpec:
         tokenizer_path: A folder with tokenizer.json, tokenizer_config.json and, where the model has one, its template.
         chat_template: The model's chat template (Jinja), or None.
         loader: Makes the model in the dtype named; a fresh object on each call.
+        outliner: Makes it without weights, on torch's meta device; None where `loader` reads no weights either.
     """
 
     name: str
     tokenizer_path: Path
     chat_template: str | None
     loader: Callable[[str], PreTrainedModel] = field(repr=False)
+    outliner: Callable[[], PreTrainedModel] | None = field(default=None, repr=False)
 
     def load(self, dtype: str = "float32") -> PreTrainedModel:
         """A fresh transformers model. Most callers want `load_base`, which holds weights once per process.
@@ -44,6 +46,14 @@ class ModelSpec:
         if dtype not in DTYPES:
             raise ModelError(f"unknown dtype {dtype!r}; one of {', '.join(DTYPES)} is needed")
         return self.loader(dtype)
+
+    def outline(self) -> PreTrainedModel:
+        """A model of the same configuration and modules, to be looked at: its weights aren't read.
+
+        Raises:
+            ModelError: The configuration can't be read.
+        """
+        return self.loader("float32") if self.outliner is None else self.outliner()
 
 
 _registered: dict[str, Callable[[str], ModelSpec]] = {}
@@ -143,6 +153,7 @@ def directory_spec(path: str | Path, *, name: str | None = None) -> ModelSpec:
         tokenizer_path=folder,
         chat_template=read_chat_template(folder),
         loader=functools.partial(_load_directory, folder),
+        outliner=functools.partial(_outline_directory, folder),
     )
 
 
@@ -150,6 +161,12 @@ def _load_directory(folder: Path, dtype: str) -> PreTrainedModel:
     from tinker_actors.models.base import load_directory
 
     return load_directory(folder, dtype)
+
+
+def _outline_directory(folder: Path) -> PreTrainedModel:
+    from tinker_actors.models.base import outline_directory
+
+    return outline_directory(folder)
 
 
 def _tiny_spec(architecture: str, name: str) -> ModelSpec:

@@ -48,7 +48,14 @@ def _spec(name: str, folder: Path) -> ModelSpec:
         tokenizer_path=folder,
         chat_template=read_chat_template(folder),
         loader=functools.partial(_load, name),
+        outliner=functools.partial(_outline, folder),
     )
+
+
+def _outline(folder: Path) -> PreTrainedModel:
+    from tinker_actors.models.base import outline_directory
+
+    return outline_directory(folder)
 
 
 def _load(name: str, dtype: str) -> PreTrainedModel:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from torch import nn
 
-from tinker_actors.errors import ModelError
+from tinker_actors.errors import ConfigError, ModelError
 from tinker_actors.models.vision import TOWER
 
 if TYPE_CHECKING:
@@ -54,6 +54,36 @@ def short_names(model: PreTrainedModel, paths: Sequence[str]) -> list[str]:
     misleading = {name.rpartition(".")[2] for name in others if not name.startswith(f"{TOWER}.")}
     names = {path if (last := path.rpartition(".")[2]) in misleading else last for path in paths}
     return sorted(names)
+
+
+def target_names(
+    model: PreTrainedModel, name: str, modules: Literal["all-linear"] | tuple[str, ...], roles: Sequence[str]
+) -> str | tuple[str, ...]:
+    """The names of the layers to adapt that PEFT takes.
+
+    Args:
+        model: The model; its weights don't matter.
+        name: What errors call it.
+        modules: As `PolicySpec.target_modules`.
+        roles: As `PolicySpec.targets`; they go before `modules`.
+
+    Raises:
+        ConfigError: The model has no layer of a target's name or role.
+    """
+    if roles:
+        try:
+            paths = [path for role in roles for path in layers_of_role(model, role)]
+        except ModelError as error:
+            raise ConfigError(f"targets is {tuple(roles)!r}: {error}") from error
+        return tuple(short_names(model, paths))
+    if isinstance(modules, str):
+        return modules
+    layers = [path for path, module in model.named_modules() if isinstance(module, nn.Linear | nn.Embedding)]
+    adaptable = [path for path in layers if not path.startswith(f"{TOWER}.")]
+    for target in modules:
+        if not any(path == target or path.endswith(f".{target}") for path in adaptable):
+            raise ConfigError(f"target_modules has {target!r}; the modules of {name} are {_kinds(adaptable)}")
+    return modules
 
 
 def _kinds(paths: Sequence[str]) -> list[str]:

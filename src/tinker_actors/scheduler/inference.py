@@ -22,7 +22,7 @@ from tinker_actors.data.chat_files import Joined
 from tinker_actors.data.inputs import ModelInput
 from tinker_actors.data.prompt_rows import PromptRow, read_prompt_row
 from tinker_actors.data.seeds import derive_seed
-from tinker_actors.errors import ConfigError, ContextOverflowError, DataError, RunError, UnknownPolicyError
+from tinker_actors.errors import ConfigError, ContextOverflowError, DataError, UnknownPolicyError
 from tinker_actors.models import load_renderer, load_tokenizer
 from tinker_actors.policies import PolicySpec, SnapshotStore
 from tinker_actors.sampling import InvalidRequestError, Sampler, SamplingReply, SamplingRequest
@@ -57,13 +57,13 @@ async def run_inference(
 
     Raises:
         ConfigError: The data, the snapshot or the model can't be loaded, or the data is not what it was.
-        DataError: A row is no prompt; names it.
+        DataError: A row is no prompt, or there is none; names it.
     """
     check_inference(config)
     observer.phase(Phase.START, 0, 0)
     rows = await asyncio.to_thread(open_rows, config.data.prompts, config.data.split)
     if not len(rows):
-        raise RunError(f"{', '.join(config.data.prompts)} has no rows; there is nothing to answer")
+        raise DataError(f"{', '.join(config.data.prompts)} has no rows; there is nothing to answer")
     done = _keep_whole_lines(folder)
     folder.forget_after(done)
     observer.started(config.name, folder.root, len(rows), done)

@@ -9,6 +9,7 @@ from tinker_actors.scheduler.checks import check_job as check_rl
 from tinker_actors.scheduler.devices import check_device
 from tinker_actors.scheduler.inference_config import InferenceConfig
 from tinker_actors.scheduler.loading import JobConfig
+from tinker_actors.scheduler.model_checks import check_model
 from tinker_actors.scheduler.observer import RunObserver, Summary
 from tinker_actors.scheduler.run_folder import RunFolder
 from tinker_actors.scheduler.sft_config import SftConfig
@@ -24,6 +25,7 @@ def check_job(config: JobConfig) -> None:
         ConfigError: Something that it names can't be loaded, a tracker's package isn't there, or a service that is to
             train can't be reached or doesn't take the key.
         ModelError: The model can't be resolved, or its chat template can't be used.
+        ConfigError: The model has a shorter context than is asked for, or no layer of a name that is to be adapted.
     """
     check_device("model.device", config.model.device)
     if not isinstance(config, InferenceConfig):
@@ -40,6 +42,7 @@ def check_job(config: JobConfig) -> None:
         check_rl(config)
     if not isinstance(config, InferenceConfig):
         check_place(config.trainer, config.model)
+    check_model(config)
 
 
 def program_of(config: JobConfig) -> Callable[[Any, RunFolder, RunObserver, StopRequest | None], Awaitable[Summary]]:

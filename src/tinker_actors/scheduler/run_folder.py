@@ -165,6 +165,19 @@ class RunFolder:
             raise RunError(f"run folder {root} can't be written: {error.strerror or error}") from None
         return folder
 
+    def discard_refused(self, *, keep_root: bool) -> None:
+        """Remove what a new run that was refused has left, unless it has saved a state.
+
+        Args:
+            keep_root: Whether the folder itself stays, empty: it was there before.
+        """
+        if self.state.exists():
+            return
+        for path in self.root.iterdir():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        if not keep_root:
+            self.root.rmdir()
+
     @contextmanager
     def held(self) -> Generator[None]:
         """Within it no other run may write here; the hold ends with the process, however that ends.

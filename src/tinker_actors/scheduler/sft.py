@@ -44,8 +44,7 @@ async def run_sft(
 
     Raises:
         ConfigError: Data or the model can't be loaded, or the data is not what the saved state was trained on.
-        DataError: Lines are bad and not to be skipped; names them.
-        RunError: There is nothing to learn from.
+        DataError: Lines are bad and not to be skipped, or there is nothing to learn from; names them.
     """
     check_sft(config)
     observer.phase(Phase.START, 0, 0)

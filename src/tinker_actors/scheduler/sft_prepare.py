@@ -7,8 +7,9 @@ import json
 from dataclasses import asdict, dataclass
 
 from tinker_actors.data.chat_datasets import check_names, open_rows
-from tinker_actors.errors import ConfigError, RunError
+from tinker_actors.errors import DataError
 from tinker_actors.models import load_base, load_renderer, load_tokenizer
+from tinker_actors.scheduler.model_checks import check_length, limit_of
 from tinker_actors.scheduler.observer import Phase, RunObserver
 from tinker_actors.scheduler.run_folder import RunFolder, write_atomically
 from tinker_actors.scheduler.sft_config import SftConfig
@@ -53,8 +54,7 @@ async def prepare(config: SftConfig, folder: RunFolder, observer: RunObserver) -
 
     Raises:
         ConfigError: Data can't be opened, or a limit is past the model's.
-        DataError: Lines are bad and not to be skipped; names them.
-        RunError: Nothing is left to train or to evaluate on.
+        DataError: Lines are bad and not to be skipped, or nothing is left to train or to evaluate on; names them.
     """
     data, limit = config.data, await _limit(config)
     train = await _checked(config, data.train, data.split, limit, observer)
@@ -65,7 +65,7 @@ async def prepare(config: SftConfig, folder: RunFolder, observer: RunObserver) -
         held = list(range(len(evaluation.examples)))
     for names, examples, wanted in ((data.train, kept, True), (data.evaluation, held, bool(data.evaluation))):
         if wanted and not examples:
-            raise RunError(f"no line of {', '.join(names)} can be used{_why(train, evaluation)}")
+            raise DataError(f"no line of {', '.join(names)} can be used{_why(train, evaluation)}")
     skipped = tuple({id(part): part for part in (train, evaluation)}.values())
     listed = tuple(entry for part in skipped for entry in part.examples.skipped)
     if listed:
@@ -90,11 +90,8 @@ async def prepare(config: SftConfig, folder: RunFolder, observer: RunObserver) -
 async def _limit(config: SftConfig) -> int:
     """Tokens of an example."""
     base = await asyncio.to_thread(load_base, config.model.name)
-    limit = config.model.context_length or base.context_length
-    if limit > base.context_length:
-        raise ConfigError(f"model.context_length is {limit}; {config.model.name} has {base.context_length}")
-    if config.data.max_length is not None and config.data.max_length > limit:
-        raise ConfigError(f"data.max_length is {config.data.max_length}; the context holds {limit} tokens")
+    limit = limit_of(config.model, base.context_length)
+    check_length(config, limit)
     return config.data.max_length or limit
 
 

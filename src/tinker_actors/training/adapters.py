@@ -11,9 +11,8 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from torch import nn
 from transformers import PreTrainedModel
 
-from tinker_actors.errors import ConfigError, ModelError
 from tinker_actors.models import BaseModel
-from tinker_actors.models.roles import layers_of_role, short_names
+from tinker_actors.models.roles import target_names
 from tinker_actors.models.vision import TOWER
 from tinker_actors.policies import PolicySpec
 
@@ -28,7 +27,7 @@ def lora_model(base: BaseModel, spec: PolicySpec, generator: torch.Generator) ->
     Raises:
         ConfigError: No module of the base has a target's name or role.
     """
-    names = _targets(base, spec)
+    names = target_names(base.model, base.name, spec.target_modules, spec.targets)
     config = LoraConfig(
         r=spec.rank,
         lora_alpha=spec.alpha,  # pyright: ignore[reportArgumentType]  # PEFT divides it, so any number will do
@@ -59,29 +58,6 @@ def full_model(base: BaseModel) -> PreTrainedModel:
             module.padding_idx = None
     model.config.dtype = torch.float32
     return model.eval()
-
-
-def _targets(base: BaseModel, spec: PolicySpec) -> str | tuple[str, ...]:
-    """The names that PEFT takes."""
-    if not spec.targets:
-        _check_targets(base, spec.target_modules)
-        return spec.target_modules
-    try:
-        paths = [path for role in spec.targets for path in layers_of_role(base.model, role)]
-    except ModelError as error:
-        raise ConfigError(f"targets is {spec.targets!r}: {error}") from error
-    return tuple(short_names(base.model, paths))
-
-
-def _check_targets(base: BaseModel, names: str | tuple[str, ...]) -> None:
-    if isinstance(names, str):
-        return
-    layers = [name for name, module in base.model.named_modules() if isinstance(module, nn.Linear | nn.Embedding)]
-    modules = [name for name in layers if base.vision is None or not name.startswith(f"{TOWER}.")]
-    for target in names:
-        if not any(name == target or name.endswith(f".{target}") for name in modules):
-            known = sorted({name.rsplit(".", 1)[-1] for name in modules})
-            raise ConfigError(f"target_modules has {target!r}; the modules of {base.name} are {known}")
 
 
 @torch.no_grad()

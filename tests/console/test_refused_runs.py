@@ -1,0 +1,42 @@
+"""Runs that can't work: what is refused before there is a folder, and what is taken away again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tinker_actors.cli import main
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        (["--model.context-length", "100000"], "model.context_length is 100000; tiny-llama has 512"),
+        (["--policy.target-modules", '["no_proj"]'], "policy.target_modules has 'no_proj'; the modules of tiny-llama"),
+        (
+            ["--policies.solver.target-modules", '["no_proj"]', "--seats.agent.policy", "solver"],
+            "policies.solver: policy.target_modules has 'no_proj'",
+        ),
+    ],
+)
+def test_what_the_model_has_not_is_refused_before_a_folder_is_made(
+    keys: list[str], message: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+):
+    assert main(["run", "number_guess", "--output", str(tmp_path / "new"), *keys]) == 2
+    assert message in capfd.readouterr().err
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_a_run_that_its_data_refuse_leaves_nothing(there: bool, tmp_path: Path, capfd: pytest.CaptureFixture[str]):
+    lines, output = tmp_path / "lines.jsonl", tmp_path / "new"
+    lines.write_text('{"messages": [}\n')
+    written = tmp_path / "sft.toml"
+    written.write_text(f'job = "sft"\noutput = "{output}"\n[data]\ntrain = ["{lines}"]\n')
+    if there:
+        output.mkdir()
+    assert main(["run", str(written), "--plain"]) == 2
+    assert "lines.jsonl:1: not valid JSON" in capfd.readouterr().err
+    assert output.exists() == there
+    assert not there or not list(output.iterdir())
