@@ -18,6 +18,7 @@ from tinker_actors.gateway.runtime import ServedModel
 from tinker_actors.models import load_tokenizer
 from tinker_actors.policies import PolicySpec, SnapshotStore
 from tinker_actors.policies.at_service import path_at_service
+from tinker_actors.policies.sealing import Manifest
 from tinker_actors.sampling import InvalidRequestError, SamplingParams, SamplingRequest
 from tinker_actors.sampling.backends import TinkerSampler, TinkerSettings
 from tinker_actors.services.trainer import TinkerTrainer
@@ -208,6 +209,24 @@ async def test_what_is_saved_lies_at_the_service_and_goes_on_exactly(tmp_path: P
         await again.publish("p")
         assert gateway.records.checkpoints.get(path) is None
         assert gateway.records.checkpoints.count("model_id = ?", path.split("/")[2]) == 0
+
+
+async def test_a_publish_reads_no_manifest_of_what_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    read: list[Path | str] = []
+    manifest = SnapshotStore.manifest
+
+    def counted(self: SnapshotStore, handle: str) -> Manifest:
+        read.append(self.root)
+        return manifest(self, handle)
+
+    async with served(tmp_path / "service", SERVED) as (_, url), Mesh() as mesh:
+        there = await spawn(mesh, url, tmp_path / "there")
+        policy = await there.create(SPEC)
+        for _ in range(3):
+            await there.publish(policy)
+        monkeypatch.setattr(SnapshotStore, "manifest", counted)
+        await there.publish(policy)
+        assert tmp_path / "there" not in read
 
 
 async def test_what_a_service_can_not_be_asked_for_is_refused_by_name(tmp_path: Path):

@@ -81,6 +81,26 @@ async def test_a_tenant_sees_base_models_its_policies_and_snapshots_and_public_o
     assert (await api.models.retrieve(public)).id == public
 
 
+async def test_the_list_of_models_asks_the_records_as_often_however_many_snapshots_there_are(served):
+    gateway, _ = served
+    queries: list[str] = []
+    handle = await store(gateway, "often", "local")
+    gateway.records._connection.set_trace_callback(queries.append)
+    try:
+        await listed(gateway, MINE)
+        few = len(queries)
+        record = gateway.records.checkpoints.get(handle)
+        for number in range(20):
+            gateway.records.checkpoints.put(replace(record, path=f"{handle}-{number}"))
+        queries.clear()
+        assert f"{handle}-19" in [entry["id"] for entry in await listed(gateway, MINE)]
+        assert len(queries) == few
+    finally:
+        gateway.records._connection.set_trace_callback(None)
+        for number in range(20):
+            gateway.records.checkpoints.delete(f"{handle}-{number}")
+
+
 async def test_a_policy_is_its_latest_snapshot(served):
     gateway, api = served
     first = await store(gateway, "grows", "local")

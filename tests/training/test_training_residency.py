@@ -9,6 +9,7 @@ from tinker_actors.actors import Mesh
 from tinker_actors.errors import ConfigError, PolicyError
 from tinker_actors.training import Adam8bitParams, MuonParams, Residency, Trainer
 from tinker_actors.training.engine import TrainingEngine
+from tinker_actors.training.policy import TrainedPolicy
 
 POLICIES = ("a", "b", "c")
 
@@ -44,6 +45,39 @@ def test_policies_whose_state_goes_to_disk_between_uses_train_bit_for_bit_as_tho
         assert exact.same(going[1][policy], staying[1][policy])
     engine.forward("a", make.batch(), make.ppo)
     assert len(resident(engine)) == (limits.policies or 1)
+
+
+def test_only_policies_that_were_used_are_measured_again(make, tmp_path, monkeypatch):
+    engine = TrainingEngine("tiny-llama", tmp_path / "store", resident=Residency(bytes=2**40))
+    for policy in POLICIES:
+        engine.create(make.spec(policy))
+    engine.forward("a", make.batch(), make.ppo)
+    nbytes, measured = TrainedPolicy.nbytes, []
+
+    def counted(policy):
+        measured.append(policy.policy_id)
+        return nbytes(policy)
+
+    monkeypatch.setattr(TrainedPolicy, "nbytes", counted)
+    for _ in range(3):
+        engine.forward("a", make.batch(), make.ppo)
+    assert set(measured) == {"a"}
+
+
+def test_what_a_policy_has_gained_in_training_counts(make, tmp_path):
+    measuring = TrainingEngine("tiny-llama", tmp_path / "measuring")
+    for policy in POLICIES:
+        measuring.create(make.spec(policy))
+    fresh = [policy.nbytes() for policy in measuring._policies.held()]
+    limits = Residency(bytes=sum(fresh) + fresh[0] // 2, folder=str(tmp_path))
+    engine = TrainingEngine("tiny-llama", tmp_path / "store", resident=limits)
+    for policy in POLICIES:
+        engine.create(make.spec(policy))
+    assert resident(engine) == {"a", "b", "c"}
+    make.train(engine, "c", 1)
+    engine.forward("a", make.batch(), make.ppo)
+    assert "a" in resident(engine)
+    assert resident(engine) < {"a", "b", "c"}
 
 
 def test_the_policy_used_least_recently_goes_and_its_memory_is_free(make, tmp_path):

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 
 from tinker_actors.errors import PolicyError, UnknownPolicyError
 from tinker_actors.gateway.record_kinds import CheckpointRecord
-from tinker_actors.gateway.records import Records
+from tinker_actors.gateway.records import LIVING, Records
 from tinker_actors.gateway.runtime import Runtime
 from tinker_actors.gateway.serving import Serving
 from tinker_actors.policies import SnapshotStore
@@ -68,9 +68,8 @@ class Checkpoints:
 
     async def discard(self, handle: str, base_model: str) -> None:
         """Delete a snapshot's or checkpoint's files, unless one that hasn't expired has them."""
-        living = "handle = ? AND (expires_at IS NULL OR expires_at > ?)"
         async with self._deleting:  # what expires while it is being deleted is deleted by two
-            if self._records.checkpoints.count(living, handle, time.time()):
+            if self._records.checkpoints.count(f"handle = ? AND {LIVING}", handle, time.time()):
                 return
             try:
                 await asyncio.to_thread(self._store.delete, handle)

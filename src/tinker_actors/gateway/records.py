@@ -23,6 +23,9 @@ from tinker_actors.gateway.record_kinds import (
 from tinker_actors.gateway.refusals import not_found
 from tinker_actors.gateway.tables import Table
 
+LIVING = "(expires_at IS NULL OR expires_at > ?)"
+"""The condition that a checkpoint hasn't expired; its value is the present time in seconds since the epoch."""
+
 R = TypeVar("R", SessionRecord, ModelRecord, SamplerRecord, CheckpointRecord)
 
 

@@ -182,6 +182,15 @@ class SnapshotStore:
         found = [Snapshot.of(manifest, self._place.where(Handle.parse(manifest.handle))) for manifest in manifests]
         return tuple(sorted(found, key=lambda snapshot: snapshot.number))
 
+    def handles(self, policy_id: PolicyId, kind: HandleKind = "sampler_weights") -> frozenset[str]:
+        """Handles of a policy's snapshots or checkpoints, whatever their state: no manifest is read.
+
+        Raises:
+            StoreError: The store can't be reached.
+        """
+        names = self._place.names(check_id("policy id", policy_id), kind)
+        return frozenset(str(Handle(policy_id=policy_id, kind=kind, name=name)) for name in names)
+
     def latest(self, policy_id: PolicyId, kind: HandleKind = "sampler_weights") -> Snapshot:
         """The newest snapshot or checkpoint.
 

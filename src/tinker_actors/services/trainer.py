@@ -258,14 +258,10 @@ class TinkerTrainer(Actor):
                 _LOG.warning("%s left the store and could not be deleted at the service: %s", gone, error)
 
     def _gone(self) -> list[str]:
-        return [handle for handle in self._kept if not self._has(handle)]
-
-    def _has(self, handle: str) -> bool:
-        try:
-            self._store.get(handle)
-        except UnknownPolicyError:
-            return False
-        return True
+        kept = {handle: Handle.parse(handle) for handle in self._kept}
+        places = {(handle.policy_id, handle.kind) for handle in kept.values()}
+        there = {handle for policy, kind in places for handle in self._store.handles(policy, kind)}
+        return [handle for handle in kept if handle not in there]
 
     def _all_kept(self) -> dict[str, str]:
         found: dict[str, str] = {}

@@ -87,6 +87,7 @@ class Shelf(MutableMapping[str, TrainedPolicy]):
         self._policies: dict[str, TrainedPolicy] = {}
         self._spilled: dict[str, SpillFile] = {}
         self._recent: dict[str, None] = {}
+        self._sizes: dict[str, int] = {}  # bytes of those that were not looked up since they were measured
 
     def __getitem__(self, policy_id: str) -> TrainedPolicy:
         policy = self._policies[policy_id]
@@ -96,14 +97,13 @@ class Shelf(MutableMapping[str, TrainedPolicy]):
             except OSError as error:
                 raise PolicyError(f"the idle state of policy {policy_id!r} can't be read: {error}") from error
             self._spilled.pop(policy_id).close()
-        self._recent.pop(policy_id, None)
-        self._recent[policy_id] = None
+        self._touch(policy_id)
         return policy
 
     def __setitem__(self, policy_id: str, policy: TrainedPolicy) -> None:
         self._forget(policy_id)
         self._policies[policy_id] = policy
-        self._recent[policy_id] = None
+        self._touch(policy_id)
 
     def __delitem__(self, policy_id: str) -> None:
         del self._policies[policy_id]
@@ -131,24 +131,33 @@ class Shelf(MutableMapping[str, TrainedPolicy]):
         for policy_id in policy_ids:
             if policy_id in self._policies:
                 self[policy_id]
-        for policy_id in self.resident():
-            if not self._too_many():
-                return
+        resident = self.resident()
+        most, room = self._limits.policies, self._limits.bytes
+        count, held = len(resident), 0 if room is None else sum(map(self._size, resident))
+        for policy_id in resident:
+            if (most is None or count <= most) and (room is None or held <= room):
+                break
             if policy_id not in policy_ids:
+                count, held = count - 1, held - self._size(policy_id)
                 self._spill(policy_id)
+        for policy_id in policy_ids:  # the call that uses them changes what they hold
+            self._sizes.pop(policy_id, None)
 
     def close(self) -> None:
         """Forget all policies and free the disk."""
         for policy_id in tuple(self):
             del self[policy_id]
 
-    def _too_many(self) -> bool:
-        resident = self.resident()
-        if self._limits.policies is not None and len(resident) > self._limits.policies:
-            return True
-        if self._limits.bytes is None:
-            return False
-        return sum(self._policies[policy_id].nbytes() for policy_id in resident) > self._limits.bytes
+    def _size(self, policy_id: str) -> int:
+        if policy_id not in self._sizes:
+            self._sizes[policy_id] = self._policies[policy_id].nbytes()
+        return self._sizes[policy_id]
+
+    def _touch(self, policy_id: str) -> None:
+        """It is the one used last, and may change."""
+        self._recent.pop(policy_id, None)
+        self._recent[policy_id] = None
+        self._sizes.pop(policy_id, None)
 
     def _spill(self, policy_id: str) -> None:
         policy = self._policies[policy_id]
@@ -165,6 +174,7 @@ class Shelf(MutableMapping[str, TrainedPolicy]):
 
     def _forget(self, policy_id: str) -> None:
         self._recent.pop(policy_id, None)
+        self._sizes.pop(policy_id, None)
         if file := self._spilled.pop(policy_id, None):
             file.close()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ from tinker_actors.environments.openai.http import model_entry
 from tinker_actors.errors import PolicyError
 from tinker_actors.gateway.caller import Caller
 from tinker_actors.gateway.record_kinds import CheckpointRecord, ModelRecord
+from tinker_actors.gateway.records import LIVING
 from tinker_actors.gateway.refusals import RefusalError
 from tinker_actors.policies import SnapshotStore
 from tinker_actors.policies.handles import SCHEME
@@ -91,8 +93,9 @@ async def listed(gateway: Gateway, caller: Caller) -> list[dict[str, Any]]:
     models = [model for model in gateway.records.models.where(mine[0], *mine[1]) if model.base_model in served]
     stored = await asyncio.to_thread(lambda: [_latest(gateway.runtime.store, model) is not None for model in models])
     entries += [_model(model) for model, is_stored in zip(models, stored, strict=True) if is_stored]
-    for found in gateway.records.checkpoints.where(f"({mine[0]} OR public) AND kind = 'sampler'", *mine[1]):
-        if found.base_model in served and not _expired(gateway, caller, found):
+    readable = f"({mine[0]} OR public) AND kind = 'sampler' AND {LIVING}"
+    for found in gateway.records.checkpoints.where(readable, *mine[1], time.time()):
+        if found.base_model in served:
             entries.append(_checkpoint(found, caller))
     return entries
 
@@ -123,11 +126,3 @@ def _checkpoint(found: CheckpointRecord, caller: Caller) -> dict[str, Any]:
     return model_entry(
         found.path, created=int(found.created_at), owner=owner, root=found.base_model, parent=found.base_model
     )
-
-
-def _expired(gateway: Gateway, caller: Caller, found: CheckpointRecord) -> bool:
-    try:
-        gateway.records.checkpoint(caller, found.path)
-    except RefusalError:
-        return True
-    return False

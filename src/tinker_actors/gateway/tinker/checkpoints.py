@@ -14,6 +14,7 @@ from starlette.responses import Response
 from tinker_actors.gateway.caller import Caller, CallerOf, needs
 from tinker_actors.gateway.gateway_of import GatewayOf
 from tinker_actors.gateway.record_kinds import CheckpointRecord, ModelRecord, SessionRecord
+from tinker_actors.gateway.records import LIVING
 from tinker_actors.gateway.refusals import RefusalError
 from tinker_actors.gateway.tinker.pages import Limit, Offset, cursor, moment, texts
 from tinker_actors.gateway.tinker.reading import find_by, readers
@@ -30,8 +31,6 @@ SHORTEST_TTL = 3600
 LONGEST_TTL = 10 * 366 * 86400
 
 NOTHING = 204
-
-_LIVING = "(expires_at IS NULL OR expires_at > ?)"
 
 
 class Ttl(Body):
@@ -60,7 +59,7 @@ class CopyWeights(Body):
 @router.get("/checkpoints", dependencies=[needs("read", "train", "sample")])
 async def list_all(caller: CallerOf, gateway: GatewayOf, limit: Limit = 100, offset: Offset = 0) -> Response:
     """The tenant's checkpoints, the newest first."""
-    condition, values = f"tenant = ? AND {_LIVING}", (caller.tenant, time.time())
+    condition, values = f"tenant = ? AND {LIVING}", (caller.tenant, time.time())
     table = gateway.records.checkpoints
     found = table.where(condition, *values, order="created_at DESC, path", limit=limit, offset=offset)
     where = cursor(offset=offset, limit=limit, total=table.count(condition, *values))
@@ -164,7 +163,7 @@ def told(record: CheckpointRecord) -> dict[str, Any]:
 
 def checkpoints_of(model_id: str, caller: Caller, gateway: Gateway) -> list[CheckpointRecord]:
     """The checkpoints of a training run that a caller may read, the oldest first."""
-    condition, values = f"model_id = ? AND {_LIVING}", (model_id, time.time())
+    condition, values = f"model_id = ? AND {LIVING}", (model_id, time.time())
     if not caller.sees_all:
         condition, values = f"{condition} AND (tenant = ? OR public)", (*values, caller.tenant)
     return gateway.records.checkpoints.where(condition, *values, order="created_at")

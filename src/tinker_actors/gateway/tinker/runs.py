@@ -12,7 +12,7 @@ from tinker_actors.errors import TinkerActorsError
 from tinker_actors.gateway.caller import Caller
 from tinker_actors.gateway.futures import Future, Futures
 from tinker_actors.gateway.record_kinds import CheckpointRecord, ModelRecord
-from tinker_actors.gateway.records import Records
+from tinker_actors.gateway.records import LIVING, Records
 from tinker_actors.gateway.refusals import RefusalError, not_found
 from tinker_actors.gateway.runtime import Runtime
 from tinker_actors.gateway.tinker.commands import MOST_TOKENS, Action, Command, Pass
@@ -145,7 +145,7 @@ class TrainingRuns:
     def last_checkpoint(self, model_id: str) -> CheckpointRecord | None:
         """The newest checkpoint that a model's training can go on from."""
         now = time.time()
-        condition = "model_id = ? AND kind = 'training' AND (expires_at IS NULL OR expires_at > ?)"
+        condition = f"model_id = ? AND kind = 'training' AND {LIVING}"
         found = self._records.checkpoints.where(condition, model_id, now, order="created_at DESC", limit=1)
         return found[0] if found else None
 
