@@ -258,10 +258,9 @@ class TinkerTrainer(Actor):
                 _LOG.warning("%s left the store and could not be deleted at the service: %s", gone, error)
 
     def _gone(self) -> list[str]:
-        kept = {handle: Handle.parse(handle) for handle in self._kept}
-        places = {(handle.policy_id, handle.kind) for handle in kept.values()}
-        there = {handle for policy, kind in places for handle in self._store.handles(policy, kind)}
-        return [handle for handle in kept if handle not in there]
+        policies = {Handle.parse(handle).policy_id for handle in self._kept}
+        there = {handle for policy in policies for kind in _KINDS for handle in self._store.handles(policy, kind)}
+        return [handle for handle in self._kept if handle not in there]
 
     def _all_kept(self) -> dict[str, str]:
         found: dict[str, str] = {}
