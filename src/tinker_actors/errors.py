@@ -87,5 +87,9 @@ class JobStateError(JobError):
     """A job can't go from its present state to the one asked for."""
 
 
+class SchedulerFolderError(JobError):
+    """Another scheduler has the folder."""
+
+
 class ActorError(TinkerActorsError, RuntimeError):
     """Base of the errors of the actor runtime."""

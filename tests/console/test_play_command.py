@@ -236,6 +236,7 @@ def test_words_are_understood(run):
     [
         (["--seat", "third"], "the environment's seats are first, second"),
         (["--against", "nobody"], "'nobody' can't play: it is no run folder"),
+        (["--against", "third=script:next_one"], "'third=script:next_one'; the environment's seats are first, second"),
         (["--against", "first=person"], "that seat is yours"),
         (["--against", "demonstration", "--against", "person"], "SEAT=WHO says whom"),
         (["--against", "script:missing"], "scripted seat 'missing' is not found (the environment's file has next_one)"),

@@ -135,6 +135,17 @@ async def test_a_root_in_which_nothing_can_be_kept_is_one_line_and_exit_status_2
     assert printed == f"tinker-actors: root is '{tmp_path}/taken', where nothing can be kept: File exists\n"
 
 
+async def test_a_root_that_another_gateway_has_is_named_as_the_option_is(tmp_path: Path):
+    async with serve_process(tmp_path):
+        process = await start(tmp_path, "--port", "0")
+        printed = (await process.communicate())[0].decode()
+    assert process.returncode == 2
+    root = f"tinker-actors: root is '{tmp_path}/serve'"
+    assert printed.splitlines()[1:] == [
+        f"{root}, in which another gateway serves; end that one, or give another --root"
+    ]
+
+
 async def test_what_cannot_work_is_one_line_and_exit_status_2(tmp_path: Path):
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]

@@ -138,11 +138,13 @@ def test_text_that_spells_an_image_token_is_refused():
 
 
 def test_a_model_or_template_that_takes_no_image_says_so():
-    with pytest.raises(ModelError, match=r"the chat template can.t render .*an image is among them"):
-        Renderer(load_tokenizer("tiny-llama")).start([Message.of(image(32, 32))])
     takes = "{% for m in messages %}{{ m.content | string }}{% endfor %}"
-    with pytest.raises(ModelError, match="an image of 32x32; the model reads none"):
-        Renderer(load_tokenizer("tiny-llama"), takes).start([Message.of(image(32, 32))])
+    for template in (None, takes):
+        with pytest.raises(ModelError, match="a message has an image of 32x32; the model reads text alone"):
+            Renderer(load_tokenizer("tiny-llama"), template).start([Message.of(image(32, 32))])
+    refuses = "{% for m in messages %}{{ '<|user|>' + m.content }}{% endfor %}"
+    with pytest.raises(ModelError, match=r"the chat template can.t render .*an image is among them"):
+        Renderer(load_tokenizer("tiny-qwen2-vl"), refuses).start([Message.of(image(32, 32))])
 
 
 def test_inputs_that_the_model_would_misread_are_refused():

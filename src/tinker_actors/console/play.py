@@ -7,6 +7,7 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from rich.table import Table
@@ -69,6 +70,9 @@ def _cast(options: argparse.Namespace, seats: Sequence[str]) -> dict[str, Who]:
         seat, equals, who = text.partition("=")
         if equals and seat in seats:
             named[seat] = who
+        elif equals and not Path(text).exists() and not any(sign in seat for sign in ":/@"):
+            # neither a model with options nor a path: a seat is meant
+            raise ConfigError(f"--against is {text!r}; the environment's seats are {', '.join(seats)}")
         elif others is None:
             others = text
         else:

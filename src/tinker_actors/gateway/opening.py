@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from tinker_actors.errors import ConfigError
+from tinker_actors.errors import ConfigError, JobError, SchedulerFolderError
 from tinker_actors.gateway.admission import Admission, refuse_off_host
 from tinker_actors.gateway.config import ServeConfig
 from tinker_actors.gateway.gateway import Gateway
@@ -20,6 +20,7 @@ from tinker_actors.gateway.jobs.vetting import JOB_STORE, Allowed
 from tinker_actors.gateway.keys import FILE_NAME, KeyStore
 from tinker_actors.gateway.runtime import Runtime, ServedModel
 from tinker_actors.scheduler.job_folder import JobFolder
+from tinker_actors.scheduler.resources import Resources
 from tinker_actors.scheduler.run_folder import RunFolder
 from tinker_actors.scheduler.scheduler_settings import SchedulerSettings
 from tinker_actors.scheduler.service import Scheduler
@@ -43,19 +44,7 @@ async def open_gateway(config: ServeConfig) -> AsyncIterator[Gateway]:
         models = served_models(config, folder)
         runtime = await stack.enter_async_context(Runtime(config.root, models, in_process=config.in_process))
         capacity = config.capacity.resources()
-        scheduler = await runtime.mesh.spawn(
-            Scheduler,
-            str(folder),
-            capacity,
-            settings=SchedulerSettings(
-                rules=config.rules.rules(capacity),
-                retry=config.jobs.retry(),
-                grace=config.jobs.grace,
-                save_grace=config.jobs.save_grace,
-            ),
-            name="scheduler",
-            node=0,
-        )
+        scheduler = await _scheduler(config, runtime, folder, capacity)
         stack.push_async_callback(scheduler.drain)
         gateway = Gateway(
             runtime=runtime,
@@ -70,6 +59,21 @@ async def open_gateway(config: ServeConfig) -> AsyncIterator[Gateway]:
         await stack.enter_async_context(handing_over(gateway))
         await stack.enter_async_context(_retention(config, gateway).kept())
         yield gateway
+
+
+async def _scheduler(config: ServeConfig, runtime: Runtime, folder: Path, capacity: Resources) -> Scheduler:
+    settings = SchedulerSettings(
+        rules=config.rules.rules(capacity),
+        retry=config.jobs.retry(),
+        grace=config.jobs.grace,
+        save_grace=config.jobs.save_grace,
+    )
+    try:
+        return await runtime.mesh.spawn(Scheduler, str(folder), capacity, settings=settings, name="scheduler", node=0)
+    except SchedulerFolderError:
+        raise JobError(
+            f"root is {config.root!r}, in which another gateway serves; end that one, or give another --root"
+        ) from None
 
 
 def served_models(config: ServeConfig, folder: Path) -> list[ServedModel]:

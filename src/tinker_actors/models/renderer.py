@@ -167,6 +167,12 @@ class Renderer:
         return whole.removeprefix(prompt).rstrip().removesuffix(self.stop_text).rstrip()
 
     def _text(self, messages: Sequence[Message], *, generation_prompt: bool) -> str:
+        if self.tokenizer.images is None:
+            for image in (image for message in messages for image in message.images):
+                raise ModelError(
+                    f"a message has an image of {image.width}x{image.height}; the model reads text alone, and one that "
+                    "takes images is needed"
+                )
         if self._introduction:
             head = messages[:1] if messages and messages[0].role == "system" else []
             said = "\n\n".join([*(message.content for message in head), self._introduction])
@@ -179,13 +185,9 @@ class Renderer:
     def _encoded(self, text: str, messages: Sequence[Message]) -> ModelInput:
         """Tokens of a text in which the template has written one placeholder for each image of these messages."""
         ids, rule = self.tokenizer.encode(text), self.tokenizer.images
-        images = [image for message in messages for image in message.images]
         if rule is None:
-            if images:
-                raise ModelError(
-                    f"a message has an image of {images[0].width}x{images[0].height}; the model reads none"
-                )
             return ModelInput.of(ids)
+        images = [image for message in messages for image in message.images]
         places = [place for place, token in enumerate(ids) if token == rule.placeholder]
         if len(places) != len(images):
             raise ModelError(

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
-from tinker_actors.errors import JobError, JobRefusedError
+from tinker_actors.errors import JobError, JobRefusedError, SchedulerFolderError
 from tinker_actors.scheduler.grant import environment_of
 from tinker_actors.scheduler.job_folder import JobFolder, try_lock
 from tinker_actors.scheduler.job_records import Job, JobRequest
@@ -78,7 +78,8 @@ class Supervisor:
         """Take up the folder: settle what a former supervisor left, and start what can start.
 
         Raises:
-            JobError: Another supervisor has the folder, or it can't be used.
+            SchedulerFolderError: Another supervisor has the folder.
+            JobError: It can't be used.
         """
         self._loop = asyncio.get_running_loop()
         try:
@@ -87,7 +88,9 @@ class Supervisor:
         except OSError as error:
             raise JobError(f"scheduler folder {self._root} can't be used: {error.strerror or error}") from error
         if lock is None:
-            raise JobError(f"scheduler folder {self._root} is in use by another scheduler; give another folder")
+            raise SchedulerFolderError(
+                f"scheduler folder {self._root} is in use by another scheduler; give another folder"
+            )
         self._lock = lock
         try:
             self.store = JobStore(self._root / "jobs.sqlite", on_change=self._on_change)
