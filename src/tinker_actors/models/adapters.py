@@ -15,22 +15,9 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from tinker_actors.errors import ModelError
-from tinker_actors.models.json_files import read_json
+from tinker_actors.models.adapter_config import read_config
 
 _KEY = re.compile(r"base_model\.model\.(?P<path>.+)\.lora_(?P<part>[AB])\.weight")
-# Settings under which the weights mean something else than B A x * scale.
-_UNSUPPORTED = (
-    "use_dora",
-    "lora_bias",
-    "fan_in_fan_out",
-    "modules_to_save",
-    "layer_replication",
-    "trainable_token_indices",
-    "target_parameters",
-    "alora_invocation_tokens",
-    "use_qalora",
-    "arrow_config",
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,10 +57,11 @@ def read_adapter(path: Path, layers: Mapping[str, tuple[int, int]], *, head: str
         head: The output head's path, which "all-linear" doesn't target.
 
     Raises:
-        ModelError: A file is missing or unreadable, the adapter is of another kind, holds weights for a layer that
-            the base lacks, or lacks weights for a layer that its configuration targets.
+        ModelError: A file is missing or unreadable, a field of the configuration can't be used, the adapter is of
+            another kind, holds weights for a layer that the base lacks, or lacks weights for a layer that its
+            configuration targets.
     """
-    config = _read_config(path)
+    config = read_config(path)
     parts: dict[str, dict[str, Tensor]] = {}
     for key, tensor in _read_tensors(path).items():
         match = _KEY.fullmatch(key)
@@ -105,22 +93,6 @@ def scale_of(config: Mapping[str, Any], layer: str, rank: int) -> float:
     """Factor of one layer's product, from alpha, the patterns and rank stabilisation."""
     alpha = _by_pattern(config.get("alpha_pattern"), layer, config["lora_alpha"])
     return float(alpha) / (math.sqrt(rank) if config.get("use_rslora") else rank)
-
-
-def _read_config(path: Path) -> dict[str, Any]:
-    config = read_json(path / "adapter_config.json")
-    if not config:
-        raise ModelError(f"{path} has no adapter_config.json; a PEFT directory is needed")
-    if config.get("peft_type") != "LORA":
-        raise ModelError(f"{path} is an adapter of type {config.get('peft_type')!r}; LORA is needed")
-    if absent := [key for key in ("r", "lora_alpha", "target_modules") if config.get(key) is None]:
-        raise ModelError(f"adapter_config.json of {path} lacks {', '.join(absent)}")
-    unsupported = [key for key in _UNSUPPORTED if config.get(key)]
-    if config.get("bias", "none") != "none":
-        unsupported.append("bias")
-    if unsupported:
-        raise ModelError(f"the adapter {path} uses {', '.join(unsupported)}, which can't be served")
-    return config
 
 
 def _read_tensors(path: Path) -> dict[str, Tensor]:
