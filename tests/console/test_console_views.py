@@ -158,3 +158,18 @@ def test_each_of_several_policies_has_numbers_and_a_curve_of_its_own(kind: type[
         assert "evaluation after step 2: reward 0.000; first -0.500; second 0.500; x 25 % won, 0 % drawn" in shown
         assert "games of x: no game was decided before; 25 % won, 0 % drawn, 75 % lost after" in shown
     assert "Mean episode reward of second by step" in shown
+
+
+@pytest.mark.parametrize("kind", [PlainView, LiveView])
+def test_a_run_that_answers_prompts_counts_prompts(kind: type[PlainView | LiveView], tmp_path: Path):
+    console = Console(file=io.StringIO(), width=100, force_terminal=kind is LiveView)
+    view = kind(console)
+    view.started("answers", tmp_path, 7, 2, "prompt")
+    view.phase(Phase.SAMPLE, 3, 7)
+    if isinstance(view, LiveView):
+        console.print(view._render())
+    assert isinstance(console.file, io.StringIO)
+    text = console.file.getvalue()
+    for shown in ("7 prompts in", "going on after prompt 2") if kind is PlainView else ("prompt 3/7",):
+        assert shown in text
+    assert "step" not in text

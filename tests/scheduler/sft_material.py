@@ -65,8 +65,8 @@ class Recorder:
         self.planned = 0
         self.summary: SftSummary | None = None
 
-    def started(self, title: str, folder: Path, total_steps: int, resumed_at: int) -> None:
-        self.planned = total_steps
+    def started(self, title: str, folder: Path, total: int, resumed_at: int, unit: str = "step") -> None:
+        self.planned = total
 
     def phase(self, phase: Phase, step: int, total: int) -> None:
         if not self.phases or self.phases[-1] is not phase:

@@ -34,7 +34,7 @@ class Recorder:
         self.notes: list[str] = []
         self.summary: RunSummary | None = None
 
-    def started(self, title: str, folder: Path, total_steps: int, resumed_at: int) -> None: ...
+    def started(self, title: str, folder: Path, total: int, resumed_at: int, unit: str = "step") -> None: ...
 
     def phase(self, phase: Phase, step: int, total: int) -> None:
         if not self.phases or self.phases[-1] is not phase:

@@ -30,7 +30,7 @@ class LiveView:
         self._folder = Path()
         self._phase, self._phase_step, self._phase_total = Phase.START, 0, 0
         self._done, self._expected = 0, 0
-        self._step, self._total = 0, 0
+        self._step, self._total, self._unit = 0, 0, "step"
         self._metrics: dict[str, float] = {}
         self._values: dict[str, list[float]] = {}
         self._counted = "episodes"
@@ -51,13 +51,16 @@ class LiveView:
     ) -> None:
         self._live.__exit__(kind, error, traceback)
 
-    def started(self, title: str, folder: Path, total_steps: int, resumed_at: int) -> None:
+    def started(self, title: str, folder: Path, total: int, resumed_at: int, unit: str = "step") -> None:
         """Remember what runs."""
-        self._title, self._folder, self._total, self._step = title, folder, total_steps, resumed_at
+        self._title, self._folder, self._total, self._step = title, folder, total, resumed_at
+        self._unit = unit
 
     def phase(self, phase: Phase, step: int, total: int) -> None:
         """Show the phase."""
         self._phase, self._phase_step, self._phase_total = phase, step, total
+        if phase is Phase.SAMPLE:  # what is counted there are the run's own units
+            self._step = step
         self._done = self._expected = 0
 
     def progress(self, done: int, total: int) -> None:
@@ -118,7 +121,7 @@ class LiveView:
         seconds = time.monotonic() - self._began
         return Text.assemble(
             (f"{self._phase.value}{within}", "bold cyan"),
-            f"{done}  step {self._step}/{self._total}  {seconds:.0f} s",
+            f"{done}  {self._unit} {self._step}/{self._total}  {seconds:.0f} s",
         )
 
     def _bar(self) -> RenderableType:

@@ -21,11 +21,11 @@ class PlainView:
         self._values: dict[str, list[float]] = {}
         self._transcripts: dict[str, str] = {}
 
-    def started(self, title: str, folder: Path, total_steps: int, resumed_at: int) -> None:
+    def started(self, title: str, folder: Path, total: int, resumed_at: int, unit: str = "step") -> None:
         """Say what runs and where."""
-        self._total = total_steps
-        resumed = f", going on after step {resumed_at}" if resumed_at else ""
-        self._line(f"{title}: {counted(total_steps, 'step')} in {folder}{resumed}")
+        self._total = total
+        resumed = f", going on after {unit} {resumed_at}" if resumed_at else ""
+        self._line(f"{title}: {counted(total, unit)} in {folder}{resumed}")
 
     def phase(self, phase: Phase, step: int, total: int) -> None:
         """Only the phases that last are worth a line."""

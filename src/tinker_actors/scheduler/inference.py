@@ -66,7 +66,7 @@ async def run_inference(
         raise DataError(f"{', '.join(config.data.prompts)} has no rows; there is nothing to answer")
     done = _keep_whole_lines(folder)
     folder.forget_after(done)
-    observer.started(config.name, folder.root, len(rows), done)
+    observer.started(config.name, folder.root, len(rows), done, "prompt")
     async with _serving(config, folder) as (sampler, snapshot):
         state = {"snapshot": snapshot, "rows": len(rows)}
         _check_same(folder, state)

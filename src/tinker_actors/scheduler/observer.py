@@ -108,8 +108,8 @@ Summary: TypeAlias = RunSummary | SftSummary | InferenceSummary
 class RunObserver(Protocol):
     """Watches a run; every method returns at once and none may raise."""
 
-    def started(self, title: str, folder: Path, total_steps: int, resumed_at: int) -> None:
-        """The run begins, or goes on after `resumed_at` steps."""
+    def started(self, title: str, folder: Path, total: int, resumed_at: int, unit: str = "step") -> None:
+        """The run begins, or goes on after `resumed_at` of `total` steps, or of what else `unit` says."""
 
     def phase(self, phase: Phase, step: int, total: int) -> None:
         """A phase begins; within it, `step` of `total`."""

@@ -121,8 +121,8 @@ class _Tracked:
         self._loop = asyncio.get_running_loop()
         self.tracking: Tracking | None = None
 
-    def started(self, title: str, folder: Path, total_steps: int, resumed_at: int) -> None:
-        self._observer.started(title, folder, total_steps, resumed_at)
+    def started(self, title: str, folder: Path, total: int, resumed_at: int, unit: str = "step") -> None:
+        self._observer.started(title, folder, total, resumed_at, unit)
         trackers = self._config.tracking.trackers(folder, self._config.name, resumed_at=resumed_at)
         plain: dict[str, Any] = self._config.model_dump(mode="json", exclude_none=True)
         self.tracking = Tracking(trackers, plain, note=self._note_from_anywhere)
