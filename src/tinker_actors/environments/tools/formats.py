@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
 from tinker_actors.data import ToolCall, read_sampled_json
+from tinker_actors.environments.tools.closings import Closings, split
 from tinker_actors.environments.tools.grammars import call_schema, calls_grammar, json_grammar, json_rule, text_rule
 from tinker_actors.environments.tools.tool import Tool
 from tinker_actors.errors import ConfigError
@@ -200,12 +201,12 @@ class PlainFormat:
         """The calls of known tools; an opening without its end is text."""
         if not tools:
             return Said(text=text)
-        opening = self._opening(tools)
+        opening, closings = self._opening(tools), Closings(text, self._close)
         calls: list[ToolCall] = []
         kept: list[str] = []
         place = 0
         while (begun := opening.search(text, place)) is not None:
-            end = _end_of(text, begun.end(), self._close)
+            end = closings.after(begun.end())
             if end is None:
                 break
             name = begun["name"] if self._named else next(iter(tools))
@@ -258,7 +259,7 @@ class PlainFormat:
         names = list(tool.parameters.get("properties", {}))
         if len(names) == 1:
             return {names[0]: inner}
-        values = [_literal(part) for part in _split(inner)]
+        values = [_literal(part) for part in split(inner)]
         surplus = {f"argument {place + 1}": value for place, value in enumerate(values) if place >= len(names)}
         return dict(zip(names, values, strict=False)) | surplus
 
@@ -314,43 +315,6 @@ def _opens(text: str, openings: Iterable[str]) -> int:
         begun = (size for size in range(min(len(opening) - 1, len(text)), 0, -1) if text.endswith(opening[:size]))
         first = min(first, len(text) - next(begun, 0))
     return first
-
-
-_PAIRS = {"(": ")", "[": "]", "{": "}"}
-
-
-def _end_of(text: str, start: int, close: str) -> int | None:
-    """Where the first `close` outside of brackets and quotes begins; if there is none such, the first at all."""
-    open_brackets: list[str] = []
-    quote, place = "", start
-    while place < len(text):
-        character = text[place]
-        if quote:
-            place += character == "\\"
-            quote = "" if character == quote else quote
-        elif not open_brackets and text.startswith(close, place):
-            return place
-        elif character in "'\"":
-            quote = character
-        elif character in _PAIRS:
-            open_brackets.append(_PAIRS[character])
-        elif open_brackets and character == open_brackets[-1]:
-            open_brackets.pop()
-        place += 1
-    found = text.find(close, start)
-    return None if found < 0 else found
-
-
-def _split(inner: str) -> list[str]:
-    """The parts between commas that are outside of brackets and quotes."""
-    parts: list[str] = []
-    place = 0
-    while inner[place:].strip():
-        rest = inner[place:] + ","
-        end = _end_of(rest, 0, ",")
-        parts.append(rest[: end or 0].strip())
-        place += (end or 0) + 1
-    return parts
 
 
 def _literal(text: str) -> Any:
