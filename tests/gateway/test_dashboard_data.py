@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,6 +16,7 @@ from tests.console.recorded import episode, trajectory, turn
 from tests.gateway.dashboards import Dashboard, dashboard, measure, play
 
 from tinker_actors.gateway.admission import Admission
+from tinker_actors.gateway.dashboard import episodes
 from tinker_actors.gateway.dashboard.metrics_file import MOST_RECORDS, last_record, read_metrics
 from tinker_actors.gateway.keys import KeyStore
 from tinker_actors.gateway.record_kinds import CheckpointRecord, ModelRecord
@@ -217,6 +219,36 @@ async def test_episodes_are_chosen_sorted_and_given_with_their_neighbours(tmp_pa
             assert "2 seats" in other["detail"]
             play(run, episode("train-4-0-0", trajectory("x", turn("go", "1"))), step=4)
             assert (await client.get(f"/jobs/{job.id}/episodes/train-9-9-9")).status_code == 404
+
+
+async def test_nobody_waits_for_the_index_of_a_run_that_he_did_not_ask_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    reading, go_on = asyncio.Event(), threading.Event()
+    loop, read = asyncio.get_running_loop(), episodes._entry
+
+    def slowly(line: bytes, start: int) -> episodes.Entry | None:
+        if b"long" in line:
+            loop.call_soon_threadsafe(reading.set)
+            assert go_on.wait(30)
+        return read(line, start)
+
+    monkeypatch.setattr(episodes, "_entry", slowly)
+    async with dashboard(tmp_path) as board:
+        runs = {name: await board.running(name) for name in ("long", "short")}
+        for name, (_, run) in runs.items():
+            play(run, episode(f"train-1-0-{name}", trajectory("x", turn("go", "1"))))
+        async with asking(board) as client:
+            routes = {name: f"/jobs/{job.id}/episodes" for name, (job, _) in runs.items()}
+            waiting = asyncio.create_task(client.get(routes["long"]))
+            try:
+                await reading.wait()
+                async with asyncio.timeout(10):
+                    assert (await client.get(routes["short"])).json()["all"] == 1
+                assert not waiting.done()
+            finally:
+                go_on.set()
+            assert (await waiting).json()["all"] == 1
 
 
 async def test_clients_policies_are_shown_with_what_each_grew_from_and_to_their_tenant_alone(tmp_path: Path):

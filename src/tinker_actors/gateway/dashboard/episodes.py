@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -110,35 +111,43 @@ class _Index:
     file: int = 0
     read: int = 0
     entries: list[Entry] = field(default_factory=list)
+    growing: threading.Lock = field(default_factory=threading.Lock)
 
-
-class EpisodeIndexes:
-    """The indexes of the files that were asked for last. Of one thread at a time."""
-
-    def __init__(self) -> None:
-        self._known: OrderedDict[Path, _Index] = OrderedDict()
-
-    def entries(self, path: Path) -> list[Entry]:
-        """All whole records of a file, oldest first; empty if it isn't there."""
-        index = self._known.setdefault(path, _Index())
-        self._known.move_to_end(path)
-        if len(self._known) > _FILES:
-            self._known.popitem(last=False)
+    def grow(self, path: Path) -> None:
+        """Read what the file has gained."""
         try:
             with path.open("rb") as file:
                 status = os.fstat(file.fileno())
-                if index.file != status.st_ino or status.st_size < index.read:  # another has taken its place
-                    index.file, index.read, index.entries = status.st_ino, 0, []
-                file.seek(index.read)
+                if self.file != status.st_ino or status.st_size < self.read:  # another has taken its place
+                    self.file, self.read, self.entries = status.st_ino, 0, []
+                file.seek(self.read)
                 for line in file:
                     if not line.endswith(b"\n"):
                         break
-                    if (entry := _entry(line, index.read)) is not None:
-                        index.entries.append(entry)
-                    index.read += len(line)
+                    if (entry := _entry(line, self.read)) is not None:
+                        self.entries.append(entry)
+                    self.read += len(line)
         except FileNotFoundError:
-            index.file, index.read, index.entries = 0, 0, []
-        return index.entries
+            self.file, self.read, self.entries = 0, 0, []
+
+
+class EpisodeIndexes:
+    """The indexes of the files that were asked for last. For any threads; those that ask for one file wait in turn."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[Path, _Index] = OrderedDict()
+        self._choosing = threading.Lock()
+
+    def entries(self, path: Path) -> list[Entry]:
+        """All whole records of a file, oldest first; empty if it isn't there."""
+        with self._choosing:
+            index = self._known.setdefault(path, _Index())
+            self._known.move_to_end(path)
+            if len(self._known) > _FILES:
+                self._known.popitem(last=False)
+        with index.growing:
+            index.grow(path)
+            return list(index.entries)
 
 
 def read_episode(path: Path, entry: Entry) -> dict[str, Any]:

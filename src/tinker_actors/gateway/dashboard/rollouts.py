@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,7 +22,6 @@ from tinker_actors.models.tokenizer import Tokenizer
 router = APIRouter(prefix="/dashboard/api/jobs/{job}/episodes", dependencies=[needs("read", "jobs")])
 
 _indexes = EpisodeIndexes()
-_one_at_a_time = threading.Lock()
 
 
 def _wanted(
@@ -49,8 +47,7 @@ async def episodes(
     """A page of the run's episodes."""
 
     def answer() -> dict[str, Any]:
-        with _one_at_a_time:
-            entries = list(_indexes.entries(owned.run.rollouts))
+        entries = _indexes.entries(owned.run.rollouts)
         found = wanted.chosen(entries)
         return {
             "episodes": [
@@ -93,8 +90,7 @@ async def episode(
 
 def _episode(owned: Owned, wanted: Wanted, episode: str, at: int, start: int) -> dict[str, Any]:
     path = owned.run.rollouts
-    with _one_at_a_time:
-        entries = list(_indexes.entries(path))
+    entries = _indexes.entries(path)
     entry = next((entry for entry in reversed(entries) if entry.id == episode), None)
     if entry is None:
         raise not_found("episode", episode)
