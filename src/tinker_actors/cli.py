@@ -14,9 +14,8 @@ import sys
 import warnings
 from collections.abc import Sequence
 
-from tinker_actors.errors import ActorError, TinkerActorsError
+from tinker_actors.errors import FULL_DISK, ActorError, TinkerActorsError
 
-_FULL = (errno.ENOSPC, errno.EDQUOT)
 _REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG)
 """What a system says of a path that a user gave, and of a disk: no mistake of the program's."""
 
@@ -52,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except OSError as error:
-        if error.errno not in (*_REFUSED, *_FULL):
+        if error.errno not in (*_REFUSED, *FULL_DISK):
             raise
         _print_error(f"{f'{error.filename}: ' if error.filename else ''}{error.strerror}")
         return 2 if error.errno in _REFUSED else 1

@@ -6,6 +6,11 @@ seen and what would be right.
 
 from __future__ import annotations
 
+import errno
+
+FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
+"""Numbers of an `OSError` that says that a disk or a quota is full."""
+
 
 class TinkerActorsError(Exception):
     """Base of every error that this package raises on purpose."""

@@ -16,7 +16,7 @@ from tinker_actors.console.live import LiveView
 from tinker_actors.console.plain import PlainView
 from tinker_actors.console.signals import leave_at_once, left_at_once_by_signals, until_done_or_signalled
 from tinker_actors.environments import Environment, load_environment
-from tinker_actors.errors import ConfigError, DataError, ModelError
+from tinker_actors.errors import FULL_DISK, ConfigError, DataError, ModelError
 from tinker_actors.scheduler import (
     JobConfig,
     RunConfig,
@@ -68,6 +68,8 @@ def run_command(target: str, overrides: Sequence[str], *, plain: bool, resume: b
         runner.close()
         if new and isinstance(error, ConfigError | DataError | ModelError):
             folder.discard_refused(keep_root=there)
+        if isinstance(error, OSError) and error.errno in FULL_DISK:
+            raise _made_room_for(error, folder) from error
         raise
     if received is not None:
         again = f"stopped by {signal.Signals(received).name}; go on with: tinker-actors run {folder.root} --resume"
@@ -75,6 +77,15 @@ def run_command(target: str, overrides: Sequence[str], *, plain: bool, resume: b
         _leave(128 + received)
     runner.close()
     return 0
+
+
+def _made_room_for(error: OSError, folder: RunFolder) -> OSError:
+    """The error of a full disk with what to do about it."""
+    return OSError(
+        error.errno,
+        f"{error.strerror}; make room on the disk of {error.filename or folder.root}, then go on with: tinker-actors "
+        f"run {folder.root} --resume",
+    )
 
 
 def _has_person(config: JobConfig) -> bool:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tinker_actors.errors import PolicyError, SnapshotCorruptError, UnknownPolicyError
+from tinker_actors.policies.full_disk import full_disk_told
 from tinker_actors.policies.handles import Handle, HandleKind, PolicyId, check_id
 from tinker_actors.policies.places import place_of
 from tinker_actors.policies.retention import Retention
@@ -244,6 +245,10 @@ class SnapshotStore:
         return tuple(retention.expired(found, now=time.time(), kept=kept))
 
     def _seal(self, handle: Handle, number: int, write: Callable[[Path], None], facts: Mapping[str, Any]) -> Snapshot:
+        def fill(folder: Path) -> None:
+            with full_disk_told(str(self.root)):
+                write(folder)
+
         def describe(files: dict[str, str]) -> Manifest:
             now, ttl, spec = time.time(), facts.get("ttl"), facts["spec"]
             return Manifest(
@@ -259,4 +264,4 @@ class SnapshotStore:
                 spec=None if spec is None else dict(spec),
             )
 
-        return Snapshot.of(self._place.seal(handle, write, describe), self._place.where(handle))
+        return Snapshot.of(self._place.seal(handle, fill, describe), self._place.where(handle))
