@@ -149,6 +149,40 @@ async def test_what_expires_is_deleted_although_deleting_failed_before(
     assert not stored(client, record)
 
 
+@pytest.mark.parametrize("by", ["expiry", "client"])
+async def test_what_is_pinned_can_not_be_found_any_more_and_goes_with_its_files_once_it_is_not(
+    client: Wire, monkeypatch: pytest.MonkeyPatch, by: str
+):
+    monkeypatch.setattr("tinker_actors.gateway.checkpoints._AGAIN", 0.02)
+    tried: asyncio.Queue[tuple[str, bool]] = asyncio.Queue()
+    discard = Checkpoints.discard
+
+    async def told(self: Checkpoints, handle: str, base_model: str) -> bool:
+        gone = await discard(self, handle, base_model)
+        tried.put_nowait((handle, gone))
+        return gone
+
+    monkeypatch.setattr(Checkpoints, "discard", told)
+    record, other = await published(client), await published(client)
+    store = SnapshotStore(client.gateway.runtime.store)
+    store.pin(record.handle)
+    if by == "expiry":
+        client.gateway.checkpoints.set_expiry(record.path, time.time())
+    else:
+        assert (await client.http.delete(route(record))).status_code == 204
+    assert [await tried.get() for _ in range(2)] == [(record.handle, False)] * 2
+    assert [entry["tinker_path"] for entry in (await got(client, "checkpoints"))["checkpoints"]] == [other.path]
+    assert stored(client, record)
+    client.gateway.checkpoints.set_expiry(other.path, time.time())
+    while await tried.get() != (other.handle, True):  # one that stays holds up no other
+        pass
+    store.unpin(record.handle)
+    while await tried.get() != (record.handle, True):
+        pass
+    assert not stored(client, record)
+    assert client.gateway.records.checkpoints.get(record.path) is None
+
+
 async def test_what_expired_while_the_service_was_down_is_deleted_when_it_starts(
     tmp_path: Path, deleted: asyncio.Queue[str]
 ):

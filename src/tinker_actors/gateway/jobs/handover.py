@@ -10,6 +10,7 @@ import asyncio
 import logging
 import os
 import shutil
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING
 from tinker_actors.errors import PolicyError, UnknownJobError
 from tinker_actors.gateway.jobs.shared import submissions_of
 from tinker_actors.gateway.record_kinds import CheckpointRecord
+from tinker_actors.gateway.records import LIVING
 from tinker_actors.gateway.refusals import RefusalError, not_found
 from tinker_actors.policies import Handle, PolicySpec, Snapshot, SnapshotStore
 from tinker_actors.policies.sealing import MANIFEST
@@ -72,8 +74,8 @@ async def _hand_over(gateway: Gateway, job: Job, folder: JobFolder, policy: str,
     except PolicyError:
         raise not_found("snapshot", f"{policy}/{name} of {job.id}") from None
     path = path_of(job.id, found)
-    if (present := gateway.records.checkpoints.get(path)) is not None:
-        return present
+    if present := gateway.records.checkpoints.where(f"path = ? AND {LIVING}", path, time.time()):
+        return present[0]
     model = _served_as(gateway, found.base_model)
     taken, rank, size = await asyncio.to_thread(
         _take, store, found, SnapshotStore(gateway.runtime.store), f"{job.id}:{policy}", model[1]
