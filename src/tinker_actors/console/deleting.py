@@ -9,7 +9,8 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from tinker_actors.console.job_tables import JOBS, print_json, print_line, print_table, uploads_table
+from tinker_actors.console.job_tables import JOBS, uploads_table
+from tinker_actors.console.printing import print_json, print_line, print_table
 from tinker_actors.errors import ConfigError, JobError
 
 _UPLOADS = "/jobs/v1/uploads"

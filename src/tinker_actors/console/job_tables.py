@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rich import filesize
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -58,22 +56,6 @@ def uploads_table(uploads: Sequence[Mapping[str, Any]]) -> Table:
         size, when = filesize.decimal(upload["bytes"]), _moment(upload["used"])
         table.add_row(Text(upload["upload"]), *tenant, Text(size), Text(when), Text(", ".join(upload["jobs"])))
     return table
-
-
-def print_line(line: str) -> None:
-    """Print a line as it is."""
-    Console(soft_wrap=True).out(line, highlight=False)
-
-
-def print_json(value: object) -> None:
-    """Print a value for machines."""
-    print_line(json.dumps(value))
-
-
-def print_table(table: Table) -> None:
-    """Print a table: whole lines where nobody looks at a terminal."""
-    console = Console()
-    (console if console.is_terminal else Console(width=240)).print(table)
 
 
 def _moment(seconds: float) -> str:

@@ -18,7 +18,8 @@ from tinker_actors.console.bounds import check_number
 from tinker_actors.console.curve import draw_curve
 from tinker_actors.console.deleting import delete_jobs, uploads_command
 from tinker_actors.console.extras import check_extra
-from tinker_actors.console.job_tables import JOBS, job_lines, jobs_table, print_json, print_line, print_table
+from tinker_actors.console.job_tables import JOBS, job_lines, jobs_table
+from tinker_actors.console.printing import print_json, print_line, print_table
 from tinker_actors.console.shown import evaluation_line, measures, step_line
 from tinker_actors.errors import ConfigError
 from tinker_actors.scheduler.loading import read_config

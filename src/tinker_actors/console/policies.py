@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import shutil
 import time
@@ -12,11 +11,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import cast
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from tinker_actors.console.bounds import check_number
+from tinker_actors.console.printing import print_json, terminal
 from tinker_actors.console.stored import find_snapshot
 from tinker_actors.errors import ConfigError, PolicyError, UnknownPolicyError
 from tinker_actors.policies import Handle, HandleKind, Retention, SnapshotStore
@@ -70,10 +69,10 @@ def _ls(options: argparse.Namespace) -> int:
     policies = store.policies() if options.policy is None else (_known(store, options.policy),)
     found = [(snapshot, kind) for policy in policies for kind in _KINDS for snapshot in store.list(policy, kind)]
     pinned = {handle for policy in policies for kind in _KINDS for handle in store.pinned(policy, kind)}
-    console = _console()
+    console = terminal()
     if options.json:
         rows = [{**asdict(snapshot), "pinned": snapshot.handle in pinned} for snapshot, _ in found]
-        Console(soft_wrap=True).out(json.dumps(rows), highlight=False)
+        print_json(rows)
         return 0
     if not found:
         console.print(Text(f"{store.root} holds no snapshots or checkpoints"), soft_wrap=True)
@@ -107,7 +106,7 @@ def _show(options: argparse.Namespace) -> int:
         table.add_row(Text(key, style="bold"), Text(str(value)))
     for name, digest in sorted(manifest.files.items()):
         table.add_row(Text(name, style="bold"), Text(f"sha256 {digest}"))
-    _console().print(table)
+    terminal().print(table)
     return 0
 
 
@@ -116,7 +115,7 @@ def _diff(options: argparse.Namespace) -> int:
 
     store = _store(options.store)
     first, second = (find_snapshot(store, handle) for handle in options.handles)
-    console = _console()
+    console = terminal()
     one, two = (store.manifest(snapshot.handle) for snapshot in (first, second))
     pairs = {"step": (one.step, two.step), "base_model": (one.base_model, two.base_model), "kind": (one.kind, two.kind)}
     specs = (one.spec or {}, two.spec or {})
@@ -150,7 +149,7 @@ def _export(options: argparse.Namespace) -> int:
         raise ConfigError(f"{snapshot.handle} is a training checkpoint; export it with --merged, or export a snapshot")
     else:
         shutil.copytree(store.fetch(snapshot), target, ignore=shutil.ignore_patterns("manifest.json"))
-    _console().print(Text(f"{snapshot.handle} is in {target}"), soft_wrap=True)
+    terminal().print(Text(f"{snapshot.handle} is in {target}"), soft_wrap=True)
     return 0
 
 
@@ -166,7 +165,7 @@ def _rm(options: argparse.Namespace) -> int:
         if kind == "sampler_weights" and not options.newest and snapshot == store.latest(snapshot.policy_id):
             raise PolicyError(f"{snapshot.handle} is the newest of its policy and may be served; --newest deletes it")
         store.delete(snapshot.handle)
-        _console().print(Text(f"deleted {snapshot.handle}"), soft_wrap=True)
+        terminal().print(Text(f"deleted {snapshot.handle}"), soft_wrap=True)
     return 0
 
 
@@ -182,7 +181,7 @@ def _expire(store: SnapshotStore, options: argparse.Namespace) -> int:
     chosen = [_policy_and_kind(store, text) for text in options.handles or store.policies()]
     gone = [handle for policy, kind in chosen for handle in store.expire(policy, retention, kind=kind)]
     for line in [f"deleted {handle}" for handle in gone] or ["nothing is over these bounds"]:
-        _console().print(Text(line), soft_wrap=True)
+        terminal().print(Text(line), soft_wrap=True)
     return 0
 
 
@@ -191,7 +190,7 @@ def _pin(options: argparse.Namespace) -> int:
     call = store.pin if options.action == "pin" else store.unpin
     for snapshot in [find_snapshot(store, handle) for handle in options.handles]:
         call(snapshot.handle)
-        _console().print(Text(f"{options.action}ned {snapshot.handle}"), soft_wrap=True)
+        terminal().print(Text(f"{options.action}ned {snapshot.handle}"), soft_wrap=True)
     return 0
 
 
@@ -223,9 +222,3 @@ def _age(seconds: float) -> str:
         if seconds >= size:
             return f"{seconds / size:.0f} {unit}"
     return f"{max(seconds, 0):.0f} s"
-
-
-def _console() -> Console:
-    """The terminal; into a pipe or a file, lines as long as they need to be."""
-    console = Console()
-    return console if console.is_terminal else Console(width=240)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import time
 
-from rich.console import Console
 from rich.text import Text
 
 from tinker_actors.actors.attach import RunningMesh, choose, fetch, running_meshes
 from tinker_actors.console.bounds import check_number
 from tinker_actors.console.mesh_tables import draw_mesh, headline
+from tinker_actors.console.printing import print_json, terminal
 from tinker_actors.errors import RunError
 
 LOOK_APART = 0.5  # seconds between the two looks that rates are taken from
@@ -34,9 +33,9 @@ def list_actors(which: str | None, *, as_json: bool, sort: str, rows: int | None
     time.sleep(LOOK_APART)
     description = fetch(mesh)
     if as_json:
-        _print_json([dataclasses.asdict(description)])
+        print_json([dataclasses.asdict(description)])
         return 0
-    console = _console()
+    console = terminal()
     console.print(Text(headline(description), style="bold"))
     console.print(draw_mesh(description, sort=sort, rows=rows), soft_wrap=not console.is_terminal)
     return 0
@@ -51,9 +50,9 @@ def _list(meshes: list[RunningMesh], *, as_json: bool) -> None:
                 described.append(dataclasses.asdict(fetch(mesh)))
             except RunError as error:
                 described.append({"name": mesh.name, "pid": mesh.pid, "error": str(error)})
-        _print_json(described)
+        print_json(described)
         return
-    console = _console()
+    console = terminal()
     if not meshes:
         console.print("no mesh of this user runs on this host")
         return
@@ -63,13 +62,3 @@ def _list(meshes: list[RunningMesh], *, as_json: bool) -> None:
         line = f"{mesh.pid:>8}  {mesh.name}  {nodes}  {command}"
         console.print(line, markup=False, highlight=False, soft_wrap=True)
     console.print("choose one by its process id or name: tinker-actors ps NAME", style="dim")
-
-
-def _console() -> Console:
-    """The terminal; into a pipe or a file, lines as long as they need to be."""
-    console = Console()
-    return console if console.is_terminal else Console(width=240)
-
-
-def _print_json(value: object) -> None:
-    Console(soft_wrap=True).out(json.dumps(value), highlight=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
 
+from tinker_actors.actors.cancelled import is_cancelled
 from tinker_actors.coordinator.clock import EpisodeClock, SeatLateError
 from tinker_actors.data import Message, Turn, TurnEnd
 from tinker_actors.environments import Action, Agent
@@ -116,13 +117,3 @@ def as_answer(messages: Sequence[Message], given: object) -> Answer:
     if isinstance(given, Action):
         return given.text, given.turns
     raise EpisodeError(f"act returned {given!r} ({type(given).__name__}); an Action or its text is needed")
-
-
-def is_cancelled() -> bool:
-    """Whether somebody cancelled the current task.
-
-    A `CancelledError` in a task that nobody cancelled comes from user code that awaited something cancelled: that is a
-    failure like others, and must not pass for the cancellation of the episode.
-    """
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, cast
 
-from tinker_actors.coordinator.barrier import Barrier, SeatFailedError, as_answer, is_cancelled
+from tinker_actors.actors.cancelled import is_cancelled
+from tinker_actors.coordinator.barrier import Barrier, SeatFailedError, as_answer
 from tinker_actors.coordinator.clock import EpisodeClock
 from tinker_actors.coordinator.described import describe_error
 from tinker_actors.coordinator.limits import EpisodeLimits

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 
+from tinker_actors.actors.cancelled import is_cancelled
 from tinker_actors.data import Message, ModelInput, SamplingRecord, ToolList, Turn, TurnEnd, derive_seed
 from tinker_actors.environments.openai.asked import Answered, Asked, Begun, Tell
 from tinker_actors.environments.openai.errors import ApiError, sampling_errors
@@ -201,7 +202,7 @@ class Capture:
             raise self._no_room(str(error)) if error.code == "context_length_exceeded" else error from None
         except asyncio.CancelledError:
             task.cancel()
-            if self._begun != turn and not _is_cancelled():
+            if self._begun != turn and not is_cancelled():
                 raise ApiError("the harness's turn is over", status=410, code="turn_ended") from None
             self.counts.cancelled += 1
             raise
@@ -330,8 +331,3 @@ class Capture:
             text=call.sample.text,
             sampling=call.record,
         )
-
-
-def _is_cancelled() -> bool:
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0

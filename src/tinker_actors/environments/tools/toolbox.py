@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
+from tinker_actors.actors.cancelled import is_cancelled
 from tinker_actors.data import Message, ToolCall, ToolList, read_sampled_json, tool_results
 from tinker_actors.environments.tools.formats import ToolFormat, tool_format
 from tinker_actors.environments.tools.tool import Content, Tool, ToolError, call_within, tool
@@ -139,8 +140,7 @@ class Toolbox:
         except EpisodeError:
             raise
         except (Exception, SystemExit, asyncio.CancelledError) as error:  # user code: the model reads what went wrong
-            task = asyncio.current_task()
-            if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+            if isinstance(error, asyncio.CancelledError) and is_cancelled():
                 raise
             return self._cut(f"error: {type(error).__name__}: {error}"), True
 
