@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from pathlib import Path
 
 import psutil
@@ -48,8 +49,9 @@ async def _watch(child: TaskChild, most: int) -> None:
         held = await asyncio.to_thread(memory_of, child.pid)
         if held > most and child.code is None:
             child.exceed(
-                f"its processes held {held / 2**20:.0f} MiB of memory, and resources.memory is {most / 2**20:.0f} MiB; "
-                "ask for more, or let it need less"
+                # rounded up: what is over the bound is not to read as if it were the bound
+                f"its processes held {math.ceil(held / 2**20)} MiB of memory, and resources.memory is "
+                f"{most / 2**20:.0f} MiB; ask for more, or let it need less"
             )
             return
         await asyncio.wait([child.ended], timeout=_EVERY)
