@@ -224,6 +224,25 @@ async def test_a_blocked_loop_is_reported_with_the_method_and_the_stack(
     assert "time.sleep(seconds)" in record.getMessage()
 
 
+class Slow:
+    """Says what is to be done about its methods where they block."""
+
+    __blocking_advice__ = "give it a thread"
+
+    def step(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+
+async def test_a_blocked_loop_is_reported_with_the_method_and_advice_of_the_class_that_blocks_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with Mesh(observe=False, blocked_loop=0.1):
+        Slow().step(0.4)
+        await asyncio.sleep(0)
+    (record,) = caplog.records
+    assert "s by Slow.step; give it a thread\n" in record.getMessage()
+
+
 async def test_a_child_writes_such_warnings_to_its_log() -> None:
     async with Mesh(nodes=2, blocked_loop=0.1) as mesh:
         busy = await mesh.spawn(Busy, name="busy")

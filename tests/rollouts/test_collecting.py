@@ -14,6 +14,7 @@ from tinker_actors.errors import ConfigError, RunError
 from tinker_actors.rollouts import (
     EpisodesDone,
     Retries,
+    WorkerBlocked,
     WorkerLost,
     collect,
     collect_kept,
@@ -203,6 +204,29 @@ class Moving:
 
 
 @in_skipped_time
+async def test_a_worker_that_does_not_answer_is_told_of_long_before_it_is_given_up():
+    class Blocked(Worker):
+        release = asyncio.Event()
+
+        async def ready(self):
+            await asyncio.Event().wait()
+
+        async def order(self, rollouts):
+            await self.release.wait()
+            for rollout in rollouts:
+                yield rollout
+
+    worker, events = Blocked(), []
+
+    def on_event(event):
+        events.append(event)
+        worker.release.set()
+
+    collected = await collect([worker], plan(), retries=Retries(blocked_seconds=0.02), on_event=on_event)
+    assert events[0] == WorkerBlocked(worker="Blocked", seconds=0.01)
+    assert (collected.lost, collected.retried) == (0, 0)
+
+
 async def test_a_worker_is_not_silent_while_something_happens_at_the_gate():
     wanted = plan(groups=1, gate=Moving(0.0, 0.01, 0.0, 0.05))
     retries = Retries(attempts=1, silence_seconds=0.03, respawn_seconds=0.1)

@@ -15,6 +15,7 @@ import time
 import traceback
 from collections import deque
 from dataclasses import dataclass
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from tinker_actors.actors import traceparent
@@ -193,16 +194,16 @@ class Pulse:
         if frame is None:
             return
         stack = "".join(traceback.format_stack(frame))
-        what = self._on_the_loop()
+        what, advice = advised(frame) or (self._on_the_loop(), "blocking work belongs into asyncio.to_thread")
         more = self._quiet.passes(what)
         if more is not None:
             logger.warning(
-                "node %d: the event loop has been blocked for %.2f s by %s%s; blocking work belongs into "
-                "asyncio.to_thread\n%s",
+                "node %d: the event loop has been blocked for %.2f s by %s%s; %s\n%s",
                 self._node.index,
                 late,
                 what,
                 more,
+                advice,
                 stack.rstrip(),
             )
 
@@ -219,6 +220,18 @@ class Pulse:
                 if own is task:
                     return f"{cell.cls.__qualname__}.{message.method} (actor {cell.name})"
         return f"task {task.get_name()}"
+
+
+def advised(frame: FrameType | None) -> tuple[str, str] | None:
+    """The outermost method on a stack whose class has a `__blocking_advice__`, and that: what is to be done."""
+    found: tuple[str, str] | None = None
+    while frame is not None:
+        owner: object = frame.f_locals.get("self")
+        kind = type(owner)
+        if isinstance(advice := getattr(kind, "__blocking_advice__", None), str):
+            found = f"{kind.__qualname__}.{frame.f_code.co_name}", advice
+        frame = frame.f_back
+    return found
 
 
 def awaited(waits: Any) -> Any:

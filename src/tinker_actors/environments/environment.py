@@ -92,6 +92,11 @@ class Environment(ABC):
             keeps a part of it for those.
     """
 
+    __blocking_advice__: ClassVar[str] = (
+        "its plain methods run on the event loop: `blocking = True` on the class, or environment.isolation 'thread', "
+        "gives them a thread"
+    )
+
     seats: tuple[str, ...] = ("agent",)
     max_turns: int = 32
     turn_order: TurnOrder = TurnOrder.FREE

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
         CollectEvent,
         EpisodesDone,
         Retries,
+        WorkerBlocked,
         WorkerLost,
         collect,
     )
@@ -40,6 +41,7 @@ _HOMES = {
     "CollectEvent": "collecting",
     "EpisodesDone": "collecting",
     "Retries": "collecting",
+    "WorkerBlocked": "collecting",
     "WorkerLost": "collecting",
     "collect": "collecting",
     "collect_kept": "filtering",
@@ -95,6 +97,7 @@ __all__ = [
     "ScriptedSeat",
     "Seat",
     "Staleness",
+    "WorkerBlocked",
     "WorkerLost",
     "cohorts_of",
     "collect",

@@ -43,12 +43,15 @@ class Retries:
             limits on an episode and on a turn (which bounds how long an instance elsewhere takes to be made) and ten
             seconds, or no bound where there is no limit on episodes.
         respawn_seconds: How long a worker that was lost has to come back.
+        blocked_seconds: How often a worker that plays is asked whether its event loop turns; it has half as long to
+            answer before it is told of. Nothing is taken from it for that.
     """
 
     attempts: int = 3
     failed: int = 0
     silence_seconds: float | None = None
     respawn_seconds: float = 30.0
+    blocked_seconds: float = 10.0
 
     def __post_init__(self) -> None:
         if self.attempts < 1 or self.failed < 0:
@@ -87,7 +90,20 @@ class WorkerLost:
     unfinished: int
 
 
-CollectEvent = EpisodesDone | WorkerLost
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerBlocked:
+    """A worker's event loop doesn't turn. It keeps its rollouts.
+
+    Attributes:
+        worker: Its name.
+        seconds: For which it has not answered.
+    """
+
+    worker: str
+    seconds: float
+
+
+CollectEvent = EpisodesDone | WorkerLost | WorkerBlocked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,12 +240,30 @@ class _Collection:
             missing = self._ledger.missing(batch.rollouts)
             if not missing:
                 continue
+            asked = asyncio.create_task(self._ask_whether_it_turns(worker))
             try:
                 await self._play(worker, _Batch(rollouts=missing, attempt=batch.attempt))
             except (*_LOST, _SilentError) as error:
                 self._give_back(worker, batch, error)
                 if not await self._is_back(worker):
                     return
+            finally:
+                asked.cancel()
+
+    async def _ask_whether_it_turns(self, worker: Any) -> None:
+        """Tell once of a worker that doesn't answer; what it owes is waited for all the same."""
+        patience = self._retries.blocked_seconds / 2
+        while True:
+            await asyncio.sleep(self._retries.blocked_seconds)
+            try:
+                async with asyncio.timeout(patience):
+                    await worker.ready()
+            except _LOST:
+                return  # whoever waits for its episodes is told
+            except TimeoutError:
+                logger.warning("rollout worker %s has not answered for %g s", _name(worker), patience)
+                self._on_event(WorkerBlocked(worker=_name(worker), seconds=patience))
+                return
 
     async def _play(self, worker: Any, batch: _Batch) -> None:
         plan = self._plan

@@ -22,6 +22,7 @@ from tinker_actors.rollouts import (
     PolicySeat,
     RolloutPlan,
     RolloutWorker,
+    WorkerBlocked,
     cohorts_of,
     collect,
     collect_kept,
@@ -270,6 +271,12 @@ class Crew:
                 self.gate.tell.leave(cohort_of[episode.id], episode.id)
             if shown():
                 self.observer.progress(event.done, event.total)
+        elif isinstance(event, WorkerBlocked):
+            self.observer.note(
+                f"{event.worker} has not answered for {event.seconds:g} s: something blocks its event loop, as plain "
+                "methods of an environment do that wait or compute for long; `blocking = True` on the class, or "
+                "environment.isolation 'thread', moves them off it"
+            )
         else:
             self.observer.note(f"{event.worker} was lost ({event.cause}); {event.unfinished} episodes are played again")
 
