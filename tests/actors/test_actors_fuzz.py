@@ -18,7 +18,7 @@ from zoo import Colour, Parcel
 
 from tinker_actors.actors import Actor, CodecError, RestartPolicy
 from tinker_actors.actors import envelope as env
-from tinker_actors.actors.codec import DEPTH_LIMIT, INTEGER_LIMIT, OUT_OF_BAND, TAG_LIMIT, Codec, Ext
+from tinker_actors.actors.codec import DEPTH_LIMIT, INTEGER_LIMIT, OUT_OF_BAND, Codec, Ext
 from tinker_actors.actors.control import SYSTEM_IDS
 from tinker_actors.actors.directory import make_cell
 from tinker_actors.actors.lifecycle import Lifecycle
@@ -26,6 +26,7 @@ from tinker_actors.actors.node import Node
 from tinker_actors.actors.packing import pack
 from tinker_actors.actors.ref import ActorRef, Address
 from tinker_actors.actors.restart import RestartHistory
+from tinker_actors.actors.tags import TAG_LIMIT
 
 CODEC_INPUTS = 60_000
 NODE_INPUTS = 40_000

@@ -21,7 +21,6 @@ from tinker_actors.actors.ref import ActorRef
 DEPTH_LIMIT = 32  # nested extension values (tuples, dataclasses, ...); plain lists and dicts: 500
 OUT_OF_BAND = buffers.LARGE  # bytes: arrays and bytes of this size and above travel as frames of their own
 INTEGER_LIMIT = 4096  # bytes
-TAG_LIMIT = 512  # characters
 KNOWN_HEADS = 64  # dtypes and shapes of large arrays that are kept as they stand in messages
 HEAD_LIMIT = 128  # bytes of one
 _ADVICE = "import its module in this process and decorate it with @wire"
@@ -362,7 +361,7 @@ class Codec:
 
     def _read_dataclass(self, data: bytes) -> Any:
         tag, values = self._open(data)
-        kind: Any = tags.find(_checked_tag(tag))
+        kind: Any = tags.find(tags.checked(tag))
         if kind is None or not dataclasses.is_dataclass(kind):
             raise CodecError(
                 f"no dataclass is registered here as {tag!r}: import its module and decorate it with @wire"
@@ -379,7 +378,7 @@ class Codec:
 
     def _read_enum(self, data: bytes) -> Any:
         tag, name = self._open(data)
-        kind = tags.find(_checked_tag(tag))
+        kind = tags.find(tags.checked(tag))
         if kind is None or not issubclass(kind, enum.Enum):
             raise CodecError(f"no enum is registered here as {tag!r}: {_ADVICE}")
         return kind[name]
@@ -394,9 +393,3 @@ def _read_integer(data: bytes) -> int:
     if len(data) > INTEGER_LIMIT:
         raise CodecError(f"an integer of {len(data)} bytes; at most {INTEGER_LIMIT} are allowed")
     return int.from_bytes(data, "big", signed=True)
-
-
-def _checked_tag(tag: Any) -> str:
-    if not isinstance(tag, str) or len(tag) > TAG_LIMIT:
-        raise CodecError(f"a class's tag is text of at most {TAG_LIMIT} characters")
-    return tag

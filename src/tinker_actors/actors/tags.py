@@ -13,10 +13,12 @@ from collections.abc import Callable
 from typing import Any, TypeVar, overload
 
 from tinker_actors.actors import main_module
+from tinker_actors.actors.errors import CodecError
 
 T = TypeVar("T", bound=type)
 
 PACKAGE = "tinker_actors"
+TAG_LIMIT = 512  # characters
 
 _classes: dict[str, type] = {}
 _tags: dict[type, str] = {}
@@ -62,6 +64,17 @@ def tag_of(cls: type) -> str | None:
     if tag is None and cls.__module__.partition(".")[0] == PACKAGE and _is_open(cls):
         tag = _tags[cls] = default_tag(cls)
         _classes[tag] = cls
+    return tag
+
+
+def checked(tag: Any) -> str:
+    """What came as a tag, if it can be one.
+
+    Raises:
+        CodecError: it can't.
+    """
+    if not isinstance(tag, str) or len(tag) > TAG_LIMIT:
+        raise CodecError(f"a class's tag is text of at most {TAG_LIMIT} characters")
     return tag
 
 
