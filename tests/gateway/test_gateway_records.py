@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -88,7 +89,7 @@ def test_a_checkpoint_whose_time_is_over_is_not_there(tmp_path: Path):
 
 
 def test_a_file_of_an_earlier_version_gains_the_columns_that_came_since(tmp_path: Path):
-    with sqlite3.connect(tmp_path / "gateway.sqlite") as old:
+    with closing(sqlite3.connect(tmp_path / "gateway.sqlite")) as old, old:
         old.execute("CREATE TABLE sessions (session_id TEXT PRIMARY KEY, tenant, created_at, seen_at)")
         old.execute("INSERT INTO sessions VALUES ('s', 'local', 1.0, 2.5)")
     records = Records(tmp_path / "gateway.sqlite")
