@@ -8,7 +8,7 @@ import pytest
 from zoo import Counter
 
 from tinker_actors.actors import Mesh, lookout
-from tinker_actors.actors.lookout import BLOCK, COUNTED, FIRST, PAUSE, Lookout, Odds
+from tinker_actors.actors.lookout import ALONE, BLOCK, COUNTED, PAUSE, WARMING, Lookout, Odds
 
 SHORTEST, LONGEST = BLOCK * lookout.SHORTEST, BLOCK * lookout.LONGEST  # asks
 
@@ -22,15 +22,17 @@ def asked(odds: Odds, *, looking: float, asleep: float, asks: int) -> list[bool]
     return chosen
 
 
-def test_the_first_asks_are_slept_for_and_then_both_ways_are_tried() -> None:
-    chosen = asked(Odds(), looking=60e-6, asleep=140e-6, asks=FIRST + 2 * BLOCK)
-    assert chosen == [False] * FIRST + [True] * BLOCK + [False] * BLOCK
+def test_the_first_asks_are_slept_for_the_next_not_timed_and_then_both_ways_are_tried() -> None:
+    odds = Odds()
+    assert asked(odds, looking=0.005, asleep=0.005, asks=WARMING) == [False] * ALONE + [True] * (WARMING - ALONE)
+    chosen = asked(odds, looking=60e-6, asleep=140e-6, asks=3 * BLOCK)
+    assert chosen == [True] * BLOCK + [False] * BLOCK + [True] * BLOCK
 
 
 @pytest.mark.parametrize(("looking", "faster"), [(60e-6, True), (250e-6, False), (139e-6, False)])
 def test_the_faster_way_is_taken_and_the_other_tried_again_ever_more_seldom(looking: float, faster: bool) -> None:
     odds = Odds()
-    asked(odds, looking=looking, asleep=140e-6, asks=FIRST + 2 * BLOCK)
+    asked(odds, looking=looking, asleep=140e-6, asks=WARMING + 2 * BLOCK)
     for stretch in [2 * SHORTEST, 4 * SHORTEST] if faster else [SHORTEST, 2 * SHORTEST, 4 * SHORTEST]:
         chosen = asked(odds, looking=looking, asleep=140e-6, asks=stretch + BLOCK)
         assert chosen == [faster] * stretch + [not faster] * BLOCK
@@ -40,7 +42,7 @@ def test_the_faster_way_is_taken_and_the_other_tried_again_ever_more_seldom(look
 
 def test_when_the_way_taken_becomes_slow_the_other_is_tried_at_once() -> None:
     odds = Odds()
-    asked(odds, looking=60e-6, asleep=140e-6, asks=FIRST + 10 * LONGEST)
+    asked(odds, looking=60e-6, asleep=140e-6, asks=WARMING + 10 * LONGEST)
     asked(odds, looking=250e-6, asleep=140e-6, asks=2 * BLOCK)  # the block that was begun, and one to see it
     chosen = asked(odds, looking=250e-6, asleep=140e-6, asks=2 * BLOCK)
     assert chosen.count(True) < BLOCK
@@ -48,19 +50,31 @@ def test_when_the_way_taken_becomes_slow_the_other_is_tried_at_once() -> None:
 
 def test_neither_a_few_delays_nor_what_the_first_asks_in_a_way_took_change_it() -> None:
     odds = Odds()
-    asked(odds, looking=60e-6, asleep=140e-6, asks=FIRST + 2 * BLOCK)
+    asked(odds, looking=60e-6, asleep=140e-6, asks=WARMING + 2 * BLOCK)
     for _ in range(4):
         asked(odds, looking=0.005, asleep=0.005, asks=BLOCK - COUNTED)
         assert all(asked(odds, looking=60e-6, asleep=140e-6, asks=COUNTED - 10))
         assert all(asked(odds, looking=1.0, asleep=140e-6, asks=10))
 
 
-def test_after_a_pause_asks_are_slept_for_again() -> None:
+@pytest.mark.parametrize(("looking", "faster"), [(60e-6, True), (250e-6, False)])
+def test_after_a_pause_asks_are_slept_for_again_and_then_taken_as_before_without_a_judgement(
+    looking: float, faster: bool
+) -> None:
     odds = Odds()
-    asked(odds, looking=60e-6, asleep=140e-6, asks=FIRST + 2 * BLOCK + 1)
-    assert odds.looks
-    chosen = [odds.choose(1.0 + 2 * PAUSE + i * PAUSE / 2) for i in range(FIRST + 1)]
-    assert chosen == [False] * FIRST + [True]
+    asked(odds, looking=looking, asleep=140e-6, asks=WARMING + 2 * BLOCK + 1)
+    assert odds.looks is faster
+    chosen: list[bool] = []
+    for i in range(WARMING):
+        chosen.append(odds.choose(1.0 + 2 * PAUSE + i * PAUSE / 2))
+        odds.took(0.01)
+    assert chosen == [False] * ALONE + [faster] * (WARMING - ALONE)
+    assert (odds.looking, odds.asleep) == (looking, 140e-6)
+
+
+def test_asks_that_come_now_and_then_are_never_looked_for() -> None:
+    odds = Odds()
+    assert not any(odds.choose(2 * PAUSE * i) for i in range(1, 10 * WARMING))
 
 
 @dataclass
@@ -101,7 +115,7 @@ def looking(at: int | None) -> tuple[Lookout, Inbound, Any]:
     ask: Any = Ask(Target())
     inbound.pending[1] = ask
     odds = Odds()
-    for _ in range(FIRST):
+    for _ in range(ALONE):
         odds.choose(0.0)
     ask.target.odds = {"method": odds}
     out.begin(ask, ask.target, "method", 0.0)

@@ -28,8 +28,9 @@ BLOCK = 32  # asks in the same way
 COUNTED = 24  # at the end of a block, when the kernel has moved threads to where they stay
 SHORTEST, LONGEST = 2, 32  # blocks in the faster way before the other is tried; twice as many each time that it stays
 GAIN = 0.95  # of the time that an ask takes without looking
-PAUSE = 0.01  # seconds without an ask, after which
-FIRST = 6  # asks are slept for: the kernel puts threads where they serve each other best when none keeps its core
+PAUSE = 0.01  # seconds without an ask
+ALONE = 4  # asks after a pause that are slept for: those that come now and then aren't worth a core
+WARMING = 32  # asks after a pause whose times say nothing: caches are cold, and threads lie wherever they were left
 
 
 _yield: Callable[[], None] = getattr(os, "sched_yield", lambda: None)
@@ -56,29 +57,32 @@ class Odds:
 
     __slots__ = (
         *("asleep", "looking", "looks"),
-        *("_began", "_blocks", "_first", "_is_trial", "_left", "_length", "_times", "_way"),
+        *("_began", "_blocks", "_counts", "_is_trial", "_left", "_length", "_times", "_warming", "_way"),
     )
 
     def __init__(self) -> None:
         self.asleep = self.looking = 0.0
         self.looks = False
-        self._way = True  # whether asks of this block are looked for, but the first after a pause
+        self._way = True  # whether asks of this block are looked for
+        self._counts = False
         self._is_trial = False
         self._left = BLOCK
         self._blocks = self._length = SHORTEST
         self._began = 0.0
-        self._first = FIRST
+        self._warming = WARMING
         self._times: deque[float] = deque(maxlen=COUNTED)
 
     def choose(self, began: float) -> bool:
         """Whether to look for the answer to an ask that began at this time."""
         if began > self._began + PAUSE:
-            self._first = FIRST
+            self._warming = WARMING
         self._began = began
-        if self._first:
-            self._first -= 1
-            self.looks = False
-            return False
+        if self._warming:
+            self._warming -= 1
+            self.looks = self._way and self._warming < WARMING - ALONE
+            self._counts = False
+            return self.looks
+        self._counts = True
         if not self._left:
             self._left = BLOCK
             self._turn()
@@ -88,7 +92,7 @@ class Odds:
 
     def took(self, seconds: float) -> None:
         """What the last ask took."""
-        if self.looks is self._way:
+        if self._counts:
             self._times.append(seconds)
 
     def _turn(self) -> None:
