@@ -1,6 +1,7 @@
 """Asks that are alone under way: whether their answers are looked for, and how."""
 
 import asyncio
+import tracemalloc
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -199,3 +200,16 @@ async def test_one_core_or_a_mesh_that_does_not_want_it_never_looks(monkeypatch:
             await asyncio.gather(*(counter.add(0) for _ in range(10)))
             assert begun <= 1  # the rest are not alone
             monkeypatch.setattr(Odds, "choose", choose)
+
+
+def test_what_is_known_of_a_target_that_is_seldom_asked_takes_little_memory() -> None:
+    tracemalloc.start()
+    try:
+        many = [Odds() for _ in range(1000)]
+        for odds in many:
+            for i in range(1, 10):
+                odds.choose(2 * PAUSE * i)
+                odds.took(0.001 * i)
+        assert tracemalloc.get_traced_memory()[0] / len(many) < 400  # bytes
+    finally:
+        tracemalloc.stop()

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections import deque
 from collections.abc import Callable, Sized
 from time import perf_counter
 from typing import TYPE_CHECKING
@@ -70,7 +69,7 @@ class Odds:
         self._blocks = self._length = SHORTEST
         self._began = 0.0
         self._warming = WARMING
-        self._times: deque[float] = deque(maxlen=COUNTED)
+        self._times: list[float] | None = None  # of this block; a process may know many targets that it seldom asks
 
     def choose(self, began: float) -> bool:
         """Whether to look for the answer to an ask that began at this time."""
@@ -93,13 +92,16 @@ class Odds:
     def took(self, seconds: float) -> None:
         """What the last ask took."""
         if self._counts:
+            if self._times is None:
+                self._times = []
             self._times.append(seconds)
 
     def _turn(self) -> None:
         """Decide in which way the next block is asked."""
         if self._times:
-            median = sorted(self._times)[len(self._times) // 2]
-            self._times.clear()
+            counted = sorted(self._times[-COUNTED:])
+            median = counted[len(counted) // 2]
+            self._times = None
             if self._way:
                 self.looking = median
             else:
