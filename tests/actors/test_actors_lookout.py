@@ -1,9 +1,8 @@
 """Asks that are alone under way: whether their answers are looked for, and how."""
 
 import asyncio
-import tracemalloc
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import pytest
 from zoo import Counter
@@ -80,7 +79,14 @@ def test_asks_that_come_now_and_then_are_never_looked_for() -> None:
 
 @dataclass
 class Target:
-    odds: dict[str, Odds] | None = None
+    """An actor of a class in a process."""
+
+    kind: str = "Actor"
+    node: int = 1
+
+    @property
+    def address(self) -> Self:
+        return self
 
 
 @dataclass
@@ -118,7 +124,7 @@ def looking(at: int | None) -> tuple[Lookout, Inbound, Any]:
     odds = Odds()
     for _ in range(ALONE):
         odds.choose(0.0)
-    ask.target.odds = {"method": odds}
+    out._known[1, "Actor", "method"] = odds
     out.begin(ask, ask.target, "method", 0.0)
     return out, inbound, ask
 
@@ -202,14 +208,18 @@ async def test_one_core_or_a_mesh_that_does_not_want_it_never_looks(monkeypatch:
             monkeypatch.setattr(Odds, "choose", choose)
 
 
-def test_what_is_known_of_a_target_that_is_seldom_asked_takes_little_memory() -> None:
-    tracemalloc.start()
-    try:
-        many = [Odds() for _ in range(1000)]
-        for odds in many:
-            for i in range(1, 10):
-                odds.choose(2 * PAUSE * i)
-                odds.took(0.001 * i)
-        assert tracemalloc.get_traced_memory()[0] / len(many) < 400  # bytes
-    finally:
-        tracemalloc.stop()
+async def test_actors_of_one_class_in_one_process_are_judged_together_and_few_classes_are_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(lookout, "KNOWN", 3)
+    out = Lookout(asyncio.get_running_loop(), 60.0, {})
+
+    def known_after(target: Target, method: str) -> int:
+        ask: Any = Ask(target)
+        out.begin(ask, cast(Any, target), method, 0.0)
+        out.end(ask)
+        return len(out._known)
+
+    assert [known_after(Target(), "method"), known_after(Target(), "method")] == [1, 1]
+    assert [known_after(Target(), "other"), known_after(Target("Other"), "method")] == [2, 3]
+    assert known_after(Target(node=2), "method") == 1

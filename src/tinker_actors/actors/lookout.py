@@ -4,7 +4,8 @@ Most of the time of such an ask goes to waking threads: of both processes the lo
 kernel likes to put on whichever core sleeps. A process that goes on looking needs no waking, and by keeping its core it
 leaves the others to one that is awake: two thirds of the time, for half as much more processor time. Where other work
 wants the cores it keeps them from those that make the answer, and where the answer takes long it is in vain. So both
-ways are timed for each target and method, and that is taken which is faster; now and then the other is tried again.
+ways are timed for each method of a class in each process, and that is taken which is faster; now and then the other is
+tried again.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ BLOCK = 32  # asks in the same way
 COUNTED = 24  # at the end of a block, when the kernel has moved threads to where they stay
 SHORTEST, LONGEST = 2, 32  # blocks in the faster way before the other is tried; twice as many each time that it stays
 GAIN = 0.95  # of the time that an ask takes without looking
+KNOWN = 4096  # processes, classes and methods
 PAUSE = 0.01  # seconds without an ask
 ALONE = 4  # asks after a pause that are slept for: those that come now and then aren't worth a core
 WARMING = 32  # asks after a pause whose times say nothing: caches are cold, and threads lie wherever they were left
@@ -47,7 +49,7 @@ def cores() -> int:
 
 
 class Odds:
-    """What asks for one method of a target take.
+    """What asks for one method take that a process's actors of one class answer.
 
     Attributes:
         looks: whether the ask under way is looked for.
@@ -69,7 +71,7 @@ class Odds:
         self._blocks = self._length = SHORTEST
         self._began = 0.0
         self._warming = WARMING
-        self._times: list[float] | None = None  # of this block; a process may know many targets that it seldom asks
+        self._times: list[float] = []  # of this block
 
     def choose(self, began: float) -> bool:
         """Whether to look for the answer to an ask that began at this time."""
@@ -92,8 +94,6 @@ class Odds:
     def took(self, seconds: float) -> None:
         """What the last ask took."""
         if self._counts:
-            if self._times is None:
-                self._times = []
             self._times.append(seconds)
 
     def _turn(self) -> None:
@@ -101,7 +101,7 @@ class Odds:
         if self._times:
             counted = sorted(self._times[-COUNTED:])
             median = counted[len(counted) // 2]
-            self._times = None
+            self._times.clear()
             if self._way:
                 self.looking = median
             else:
@@ -139,6 +139,7 @@ class Lookout:
         self._pending = pending
         self._for: PendingAsk | None = None
         self._odds = Odds()
+        self._known: dict[tuple[int, str, str], Odds] = {}
         self._began = 0.0
         self._is_looking = False
 
@@ -146,11 +147,13 @@ class Lookout:
         """An ask that is alone has been sent, since `began`; `end` must follow."""
         if self.seconds == 0:
             return
-        if target.odds is None:
-            target.odds = {}
-        odds = target.odds.get(method)
+        address = target.address
+        key = (address.node, address.kind, method)
+        odds = self._known.get(key)
         if odds is None:
-            odds = target.odds[method] = Odds()
+            if len(self._known) >= KNOWN:
+                self._known.clear()
+            odds = self._known[key] = Odds()
         self._for = ask
         self._odds = odds
         self._began = began

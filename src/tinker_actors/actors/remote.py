@@ -19,7 +19,6 @@ from tinker_actors.actors.call import Chain, inherited, inherited_trace
 from tinker_actors.actors.codec import Frame
 from tinker_actors.actors.control import SYSTEM_IDS
 from tinker_actors.actors.errors import MailboxFull
-from tinker_actors.actors.lookout import Odds
 from tinker_actors.actors.pending import Pending, PendingStream, PendingTell
 from tinker_actors.actors.ref import Address, Options
 from tinker_actors.actors.stream import Stream
@@ -34,7 +33,6 @@ class RemoteTarget:
     Attributes:
         index, actor, mailbox: the parts of its address that every ask needs.
         outstanding, bytes: messages that the target has not answered, and their size.
-        odds: what a `Lookout` knows of its methods.
         backlog: what waits for room.
     """
 
@@ -49,7 +47,6 @@ class RemoteTarget:
         "index",
         "mailbox",
         "node",
-        "odds",
         "outstanding",
     )
 
@@ -59,7 +56,6 @@ class RemoteTarget:
         self.index, self.actor, self.mailbox = address.node, address.id, address.mailbox
         self.outstanding = 0
         self.bytes = 0
-        self.odds: dict[str, Odds] | None = None
         self.backlog: deque[tuple[Pending, bytes, Sequence[Frame]]] = deque()
         self._tells: deque[int] = deque()  # bytes of those that are not confirmed
         self._withdrawn = 0  # messages in `backlog` that are done, because their senders gave up
