@@ -23,7 +23,7 @@ def check_seconds(
     """
     is_number = value.__class__ is float or value.__class__ is int  # as nearly all are
     if (
-        not (is_number or (isinstance(value, numbers.Real) and not _is_truth(value)))
+        not (is_number or (isinstance(value, numbers.Real) and value.__class__ is not bool))
         or not math.isfinite(value)
         or (least is not None and value < least)
         or (above is not None and value <= above)
@@ -72,10 +72,6 @@ def check_type(name: str, value: Any, kind: type, what: str) -> None:
     """
     if not isinstance(value, kind):
         raise ConfigError(f"{name} is {what}; got {_shown(value)}")
-
-
-def _is_truth(value: Any) -> bool:
-    return isinstance(value, bool)
 
 
 def _shown(value: Any) -> str:
