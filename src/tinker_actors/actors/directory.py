@@ -137,8 +137,8 @@ class Directory:
         life = Lifecycle(self.node, cell, args, kwargs, entry.history)
         try:
             await life.start()
-        except Exception as error:
-            arrives = portable(error)  # as from another process
+        except Exception as error:  # a constructor's: it arrives as from another process
+            arrives = portable(error)
             if arrives is error:
                 raise
             raise arrives from error

@@ -31,7 +31,7 @@ def watch_exit(
             descriptor = os.pidfd_open(process.pid)
             try:
                 loop.add_reader(descriptor, exited)
-            except BaseException:
+            except BaseException:  # whatever it was, the descriptor is not leaked
                 os.close(descriptor)
                 raise
             left = [descriptor]

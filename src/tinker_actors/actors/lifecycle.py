@@ -298,10 +298,8 @@ class Lifecycle:
         cell.state = State.ENDED
         cell.reason = None if failure is None else settled(failure)
         cell.instance = cell.failure = None
-        self._args, self._kwargs = (
-            (),
-            _NOTHING,
-        )  # how its actors ended the node remembers for a while, not what they held
+        # How its actors ended the node remembers for a while, not what they held.
+        self._args, self._kwargs = (), _NOTHING
         cell.flush()
         if self._started is not None and not self._started.done():
             self._started.set_exception(failure or ActorStoppedError(f"actor {cell.name} was stopped while it started"))
