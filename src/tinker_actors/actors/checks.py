@@ -23,7 +23,7 @@ def check_seconds(
     """
     is_number = value.__class__ is float or value.__class__ is int  # as nearly all are
     if (
-        not (is_number or (isinstance(value, numbers.Real) and value.__class__ is not bool))
+        (not is_number and (isinstance(value, bool) or not isinstance(value, numbers.Real)))
         or not math.isfinite(value)
         or (least is not None and value < least)
         or (above is not None and value <= above)
