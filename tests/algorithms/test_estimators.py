@@ -192,6 +192,16 @@ def test_episodes_in_which_a_seat_never_came_to_act_are_no_measure_for_its_actio
     assert "policy-o" not in policy_batches([group(unplayed)], named("grpo"), "token_sum")
 
 
+def test_a_first_prompt_that_overflowed_is_no_measure_for_what_others_sampled():
+    played = [episode("1", {"x": 1}), episode("2", {"x": 1})]
+    (silent,) = episode("3", {"x": 100}).trajectories
+    overflowed = replace(silent.turns[0], action=(), logprobs=(), end=TurnEnd.CONTEXT_OVERFLOW)
+    unsaid = replace(episode("3", {"x": 100}), trajectories=(replace(silent, turns=(overflowed,)),))
+    (batch,) = policy_batches([group(*played, unsaid)], named("grpo_no_std"), "token_sum").values()
+    assert (batch.datums, batch.trajectories, batch.left_out, batch.flat_groups) == ((), 2, 1, 1)
+    assert not rewards_vary(group(*played, unsaid))
+
+
 def test_frozen_seats_are_neither_trained_nor_counted():
     batches = policy_batches(
         [group(episode("1", {"x": 1, "o": -1}, frozen="o"), episode("2", {"x": 0, "o": 0}, frozen="o"))],

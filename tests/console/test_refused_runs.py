@@ -15,6 +15,10 @@ from tinker_actors.cli import main
         (["--model.context-length", "100000"], "model.context_length is 100000; tiny-llama has 512"),
         (["--policy.target-modules", '["no_proj"]'], "policy.target_modules has 'no_proj'; the modules of tiny-llama"),
         (
+            ["--policy.target-modules", '["embed_tokens", "q_proj"]'],
+            "policy.target_modules has 'embed_tokens', an embed",
+        ),
+        (
             ["--policies.solver.target-modules", '["no_proj"]', "--seats.agent.policy", "solver"],
             "policies.solver: policy.target_modules has 'no_proj'",
         ),

@@ -181,6 +181,7 @@ def having(**extra: torch.Tensor):
         ({"lora_alpha": 10**400}, None, "lora_alpha is 1000.*; a finite number is needed"),
         ({"alpha_pattern": {"*": 4}}, None, r"the key '\*' of alpha_pattern is no regular expression"),
         ({"alpha_pattern": {"up_proj": None}}, None, r"alpha_pattern\['up_proj'\] is None; a finite number"),
+        ({"init_lora_weights": "pissa_niter_4"}, None, "init_lora_weights 'pissa_niter_4', which changes the base's"),
         ({"target_modules": "[up"}, None, r"target_modules, which is '\[up', is no regular expression \(unterminated"),
         ({"target_modules": {"up_proj": 1}}, None, "target_modules is .*; a list of modules' names, or one regular"),
         ({"exclude_modules": [1]}, None, r"exclude_modules is \[1\]; a list of modules' names"),
@@ -198,6 +199,20 @@ def test_directory_that_is_not_an_adapter_of_this_base_is_refused(
     with pytest.raises(ModelError, match=said):
         lora.load(path)
     assert lora.resident == 0
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("initial", ["gaussian", "orthogonal", "pissa"])
+def test_an_adapter_means_what_peft_takes_it_for_or_is_refused(lora, tmp_path, initial) -> None:
+    path = write_adapter(tmp_path / "adapter", 7, r=4, target_modules=["q_proj", "v_proj"], init_lora_weights=initial)
+    if initial == "pissa":  # PEFT takes the adapter's initial values off the base's weights
+        with pytest.raises(ModelError, match="changes the base's weights too"):
+            lora.load(path)
+        return
+    with lora.using([lora.load(path)] * 5, tokens_per_row=TOKENS.shape[1]):
+        ours = lora.model(TOKENS).logits
+    alone = PeftModel.from_pretrained(load_base(BASE).skeleton(), path)(TOKENS).logits
+    torch.testing.assert_close(ours, alone, rtol=0, atol=1e-5)
 
 
 def test_missing_and_torn_files_are_named(lora, directories, tmp_path) -> None:

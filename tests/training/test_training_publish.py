@@ -64,6 +64,16 @@ def test_publishing_does_not_change_the_policy(engine, make, exact):
     assert exact.same(exact.state(engine, policy), before)
 
 
+@pytest.mark.filterwarnings("ignore:Model has `tie_word_embeddings=True`:UserWarning")
+@pytest.mark.parametrize("targets", [("lm_head",), ("embed_tokens",), ("embed_tokens", "lm_head", "q_proj")])
+def test_an_export_of_adapted_embeddings_or_head_unties_them(engine, make, tmp_path, targets):
+    assert engine.base.config.tie_word_embeddings
+    policy = trained(engine, make, target_modules=targets)
+    plain = AutoModelForCausalLM.from_pretrained(engine.export_base(policy, tmp_path / "merged"))
+    torch.testing.assert_close(logits_of(plain), logits_of(engine._policies["p"].model), rtol=0, atol=2e-5)
+    assert engine.base.model.lm_head.weight is engine.base.model.model.embed_tokens.weight
+
+
 @pytest.mark.parametrize("kind", ["lora", "full"])
 def test_an_export_is_a_base_of_its_own(engine, make, tmp_path, kind):
     policy = trained(engine, make, kind=kind)

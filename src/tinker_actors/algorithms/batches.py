@@ -18,7 +18,7 @@ class PolicyBatch:
     Attributes:
         datums: Trajectories with a nonzero advantage, the only ones with a gradient, unless all were asked for.
         trajectories: How many trainable trajectories the batch was made of.
-        left_out: How many episodes were left out because they failed or the seat never came to act.
+        left_out: How many episodes were left out because they failed or nothing was sampled for the seat.
         action_tokens: How many tokens were sampled in them.
         groups: How many (task, seat) groups there were.
         flat_groups: How many of those had equal rewards throughout.
@@ -37,7 +37,8 @@ class PolicyBatch:
 def seat_groups(groups: Sequence[Group]) -> dict[str, list[SeatGroup]]:
     """For each policy its groups, one per task and seat with trainable trajectories of it.
 
-    Where the seat never came to act nothing was chosen: such trajectories are no measure for the others of the group.
+    Where nothing was sampled for the seat, because it never came to act or its first prompt overflowed, nothing was
+    chosen: such trajectories are no measure for the others of the group.
     """
     found: dict[str, list[SeatGroup]] = {}
     for group in groups:
@@ -45,7 +46,7 @@ def seat_groups(groups: Sequence[Group]) -> dict[str, list[SeatGroup]]:
             entries = group.trajectories(seat)
             for policy in dict.fromkeys(entry.policy for entry in entries if entry.policy is not None):
                 own = [entry for entry in entries if entry.policy == policy]
-                if played := tuple(entry for entry in own if entry.turns):
+                if played := tuple(entry for entry in own if entry.action_tokens):
                     left_out = len(group.failed) + len(own) - len(played)
                     found.setdefault(policy, []).append(
                         SeatGroup(environment=group.task.environment, seat=seat, members=played, left_out=left_out)

@@ -32,7 +32,7 @@ class SeatGroup:
     Attributes:
         environment: The task's environment.
         seat: The seat.
-        members: Its trajectories; those of failed episodes are left out, and those in which it never came to act.
+        members: Its trajectories; those of failed episodes are left out, and those in which nothing was sampled for it.
         left_out: How many episodes of the task those are.
         values: For each member, where the policy has a value head, its value at every action token.
     """

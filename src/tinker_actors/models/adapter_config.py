@@ -10,6 +10,9 @@ from typing import Any, cast
 from tinker_actors.errors import ModelError
 from tinker_actors.models.json_files import read_json
 
+# Initial values for which PEFT leaves the base's weights as they are; for any other the adapter means another base.
+_INITIAL_VALUES = (None, True, False, "gaussian", "eva", "orthogonal", "mica")
+
 # Settings under which the weights mean something else than B A x * scale.
 _UNSUPPORTED = (
     "use_dora",
@@ -44,6 +47,11 @@ def read_config(path: Path) -> dict[str, Any]:
         unsupported.append("bias")
     if unsupported:
         raise ModelError(f"the adapter {path} uses {', '.join(unsupported)}, which can't be served")
+    if (initial := config.get("init_lora_weights")) not in _INITIAL_VALUES:
+        raise ModelError(
+            f"the adapter {path} has init_lora_weights {initial!r}, which changes the base's weights too; save it in "
+            "PEFT with path_initial_model_for_weight_conversion, which makes it one of the plain base"
+        )
     try:
         _check(config)
     except ModelError as error:

@@ -86,5 +86,13 @@ def target_names(
     return modules
 
 
+def embeddings(model: PreTrainedModel, modules: Literal["all-linear"] | tuple[str, ...]) -> list[str]:
+    """Those of `PolicySpec.target_modules` that are embeddings."""
+    if isinstance(modules, str):
+        return []
+    paths = [path for path, module in model.named_modules() if isinstance(module, nn.Embedding)]
+    return [target for target in modules if any(path == target or path.endswith(f".{target}") for path in paths)]
+
+
 def _kinds(paths: Sequence[str]) -> list[str]:
     return sorted({path.rpartition(".")[2] for path in paths})

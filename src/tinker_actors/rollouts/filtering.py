@@ -13,9 +13,9 @@ from tinker_actors.rollouts.plans import RolloutPlan
 def rewards_vary(group: Group) -> bool:
     """Whether some trainable seat has different rewards within the group; else no advantage is other than zero.
 
-    Episodes in which it never came to act don't count: no advantage is taken over them.
+    Episodes in which nothing was sampled for it don't count: no advantage is taken over them.
     """
-    played = ([entry for entry in group.trajectories(seat) if entry.turns] for seat in group.trainable_seats)
+    played = ([entry for entry in group.trajectories(seat) if entry.action_tokens] for seat in group.trainable_seats)
     return not all(all_equal([entry.reward for entry in entries]) for entries in played)
 
 

@@ -13,7 +13,7 @@ from tinker_actors.scheduler.sft_config import SftConfig
 
 
 def check_model(config: JobConfig) -> None:
-    """Refuse a context that is longer than the model's, and layers to adapt that it hasn't.
+    """Refuse a context that is longer than the model's, and layers to adapt that it hasn't or that no sampler serves.
 
     What is computed at a service, or by another server, is theirs to refuse.
 
@@ -34,7 +34,7 @@ def check_model(config: JobConfig) -> None:
     if asked is None and not adapters:
         return
     from tinker_actors.models.base import context_length_of
-    from tinker_actors.models.roles import target_names
+    from tinker_actors.models.roles import embeddings, target_names
 
     model = resolve(config.model.name).outline()
     limit = limit_of(config.model, context_length_of(model))
@@ -45,6 +45,11 @@ def check_model(config: JobConfig) -> None:
             target_names(model, config.model.name, policy.target_modules, policy.targets)
         except ConfigError as error:
             raise ConfigError(f"{where}policy.{error}") from error
+        if not isinstance(config, SftConfig) and (words := embeddings(model, policy.target_modules)):
+            raise ConfigError(
+                f"{where}policy.target_modules has {words[0]!r}, an embedding; samplers serve adapters of linear "
+                "layers alone"
+            )
 
 
 def limit_of(model: ModelSection, longest: int) -> int:

@@ -264,9 +264,9 @@ class TrainedPolicy:
         for name, parameter in self.model.named_parameters():
             if ".base_layer." in name:  # merging writes in place, and the storage is everyone's
                 parameter.data = parameter.data.clone()
-        head = self.model.get_output_embeddings()
-        if isinstance(head, LoraLayer):  # the merged head is no longer the embeddings, even where the base ties them
-            layer: Any = head.get_base_layer()
-            layer.weight = nn.Parameter(layer.weight.detach().clone(), requires_grad=False)
+        ends = self.model.get_input_embeddings(), self.model.get_output_embeddings()
+        if any(isinstance(end, LoraLayer) for end in ends):  # head and embeddings part, even where the base ties them
+            head: Any = ends[1].get_base_layer() if isinstance(ends[1], LoraLayer) else ends[1]
+            head.weight = nn.Parameter(head.weight.detach().clone(), requires_grad=False)
             self.model.config.tie_word_embeddings = False
         return self._adapted.merge_and_unload()  # pyright: ignore[reportReturnType, reportCallIssue]
