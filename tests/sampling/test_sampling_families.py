@@ -174,3 +174,10 @@ def test_a_base_of_ones_own_is_the_shared_one_where_that_is_loaded():
     shared = load_base("tiny-llama")
     assert shared is not own
     assert load_own_base("tiny-llama") is shared
+
+
+def test_a_large_base_of_ones_own_is_computed_by_as_many_threads_after_it_gave_up_its_weights():
+    own = load_own_base("tiny-llama:hidden=512,layers=4")
+    assert (own.threads(None), own.threads(3)) == (None, 3)
+    Network(own.model, owned=True)
+    assert (own.threads(None), own.threads(3)) == (None, 3)

@@ -59,6 +59,7 @@ class BaseModel:
         self.device = next(model.parameters()).device
         self.model = model.eval().requires_grad_(False)
         self.vision = Vision.read(spec.tokenizer_path)
+        self._parameters = model.num_parameters()  # counted now: whoever has it alone may give up some
 
     @property
     def name(self) -> str:
@@ -87,7 +88,7 @@ class BaseModel:
 
     def threads(self, asked: int | None) -> int | None:
         """How many threads compute it: as asked, else 1 for fewer than ten million parameters; None for torch's own."""
-        return 1 if asked is None and self.model.num_parameters() < _SMALL else asked
+        return 1 if asked is None and self._parameters < _SMALL else asked
 
     def skeleton(self) -> PreTrainedModel:
         """A fresh module tree over the same weights.
