@@ -1,5 +1,7 @@
 """Environments of gymnasium, as they are."""
 
+import time
+
 import gymnasium
 import numpy as np
 import pytest
@@ -194,6 +196,14 @@ def test_no_other_action_is_made_of_a_number_or_brackets_that_cannot_be_read(spa
     environment.reset(1)
     assert environment.step(text).metrics["illegal_actions"] == 1
     assert not wrapped.taken
+
+
+def test_brackets_by_the_thousand_are_not_read_from_each_of_them_again():
+    environment = GymnasiumEnvironment(Recorder(spaces.Tuple([spaces.Discrete(2)])))
+    environment.reset(1)
+    began = time.process_time()
+    environment.step("[" * 30_000)
+    assert time.process_time() - began < 1.0
 
 
 def test_texts_may_be_of_one_s_own():

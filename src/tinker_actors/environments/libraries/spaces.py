@@ -202,8 +202,10 @@ def _json(text: str) -> Any:
     for start in (place for place, letter in enumerate(text) if letter in "{["):
         try:
             return decoder.raw_decode(text, start)[0]
-        except (ValueError, RecursionError):  # the latter of brackets by the thousand, which models do write
+        except ValueError:
             continue
+        except RecursionError:  # of brackets by the thousand, which models do write: from each it would be read again
+            break
     raise IllegalActionError("no JSON was found")
 
 
