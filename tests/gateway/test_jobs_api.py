@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 from tests.gateway.gateways import gateway_at
 from tests.gateway.job_gateways import GUESS, all_of, desk
 
+from tinker_actors.gateway import jobs
 from tinker_actors.gateway.jobs.following import Ends, file_rows
 from tinker_actors.gateway.jobs.uploads import Upload, Uploads
 from tinker_actors.gateway.refusals import RefusalError
@@ -198,16 +200,21 @@ async def test_an_upload_that_cannot_be_used_is_refused_and_leaves_nothing(
         assert list((at.folder / "uploads").glob("*/*")) == []
 
 
-async def test_others_are_served_while_an_upload_is_checked_and_no_two_take_the_same_room(tmp_path: Path):
+async def test_others_are_served_while_an_upload_is_checked_and_no_two_take_the_same_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    checked: set[int] = set()  # the threads on which rows are
+    row = jobs.uploads._row
+    monkeypatch.setattr(jobs.uploads, "_row", lambda *line: (checked.add(threading.get_ident()), row(*line))[1])
     uploads = Uploads(tmp_path, most=2**20, most_of_tenant=2**20)
 
     async def body(letter: bytes) -> AsyncIterator[bytes]:
         yield (b'{"text": "' + letter * 20 + b'"}\n') * 20_000
 
-    taking = [asyncio.create_task(uploads.take("mine", body(letter))) for letter in (b"a", b"b")]
-    await asyncio.sleep(0)
-    assert not any(task.done() for task in taking)
-    first, second = await asyncio.gather(*taking, return_exceptions=True)
+    first, second = await asyncio.gather(
+        *(uploads.take("mine", body(letter)) for letter in (b"a", b"b")), return_exceptions=True
+    )
+    assert threading.get_ident() not in checked
     assert isinstance(first, Upload)
     assert first.rows == 20_000
     assert isinstance(second, RefusalError)

@@ -136,10 +136,10 @@ async def test_what_expires_is_deleted_although_deleting_failed_before(
     monkeypatch.setattr("tinker_actors.gateway.checkpoints._AGAIN", 0.0)
     discard, failures = Checkpoints.discard, [sqlite3.OperationalError("database or disk is full")]
 
-    async def failing_once(self: Checkpoints, handle: str, base_model: str) -> None:
+    async def failing_once(self: Checkpoints, handle: str, base_model: str) -> bool:
         if failures:
             raise failures.pop()
-        await discard(self, handle, base_model)
+        return await discard(self, handle, base_model)
 
     monkeypatch.setattr(Checkpoints, "discard", failing_once)
     record = await published(client)
@@ -147,6 +147,7 @@ async def test_what_expires_is_deleted_although_deleting_failed_before(
     assert await deleted.get() == record.path
     assert not failures
     assert not stored(client, record)
+    assert client.gateway.records.checkpoints.get(record.path) is None
 
 
 @pytest.mark.parametrize("by", ["expiry", "client"])

@@ -227,6 +227,7 @@ async def test_a_worker_that_does_not_answer_is_told_of_long_before_it_is_given_
     assert (collected.lost, collected.retried) == (0, 0)
 
 
+@in_skipped_time
 async def test_a_worker_is_not_silent_while_something_happens_at_the_gate():
     wanted = plan(groups=1, gate=Moving(0.0, 0.01, 0.0, 0.05))
     retries = Retries(attempts=1, silence_seconds=0.03, respawn_seconds=0.1)

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from typing import Annotated, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
 from tinker_actors.gateway.writing import json_response
-
-if TYPE_CHECKING:
-    pass
 
 
 class Body(BaseModel):
