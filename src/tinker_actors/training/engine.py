@@ -325,8 +325,7 @@ class TrainingEngine:
 
     def _take(self, policy: TrainedPolicy) -> str:
         """Train a policy from now on, in place of one of its id; others go to disk as far as the limits demand it."""
-        self._policies[policy.policy_id] = policy
-        self._policies.use([policy.policy_id])
+        self._policies.add(policy)
         return policy.policy_id
 
     def _policy(self, policy_id: str) -> TrainedPolicy:

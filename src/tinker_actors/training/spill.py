@@ -79,7 +79,8 @@ class Shelf(MutableMapping[str, TrainedPolicy]):
         residency: What may be in memory.
 
     Raises:
-        PolicyError: From lookups and `use`: state can't be written or read. It stays where it is then.
+        PolicyError: From lookups, `use` and `add`: state can't be written or read. It stays where it is then, and nothing
+            was added.
     """
 
     def __init__(self, residency: Residency | None = None) -> None:
@@ -131,22 +132,32 @@ class Shelf(MutableMapping[str, TrainedPolicy]):
         for policy_id in policy_ids:
             if policy_id in self._policies:
                 self[policy_id]
-        resident = self.resident()
-        most, room = self._limits.policies, self._limits.bytes
-        count, held = len(resident), 0 if room is None else sum(map(self._size, resident))
-        for policy_id in resident:
-            if (most is None or count <= most) and (room is None or held <= room):
-                break
-            if policy_id not in policy_ids:
-                count, held = count - 1, held - self._size(policy_id)
-                self._spill(policy_id)
+        self._make_room(policy_ids)
         for policy_id in policy_ids:  # the call that uses them changes what they hold
             self._sizes.pop(policy_id, None)
+
+    def add(self, policy: TrainedPolicy) -> None:
+        """Hold a policy too, in place of one of its id, and let others go to disk as far as the limits demand it."""
+        self._make_room((policy.policy_id,), new=policy)
+        self[policy.policy_id] = policy
 
     def close(self) -> None:
         """Forget all policies and free the disk."""
         for policy_id in tuple(self):
             del self[policy_id]
+
+    def _make_room(self, kept: Collection[str], new: TrainedPolicy | None = None) -> None:
+        resident = [policy_id for policy_id in self.resident() if new is None or policy_id != new.policy_id]
+        most, room = self._limits.policies, self._limits.bytes
+        count, held = len(resident), 0 if room is None else sum(map(self._size, resident))
+        if new is not None:
+            count, held = count + 1, held + (0 if room is None else new.nbytes())
+        for policy_id in resident:
+            if (most is None or count <= most) and (room is None or held <= room):
+                break
+            if policy_id not in kept:
+                count, held = count - 1, held - self._size(policy_id)
+                self._spill(policy_id)
 
     def _size(self, policy_id: str) -> int:
         if policy_id not in self._sizes:
