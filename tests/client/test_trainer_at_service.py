@@ -12,7 +12,7 @@ from tests.gateway.gateways import served
 
 from tinker_actors.actors import Mesh
 from tinker_actors.data import Datum, EpisodeEnd, ModelInput, Trajectory, rl_datums, turns_from_prompts
-from tinker_actors.errors import ConfigError, PolicyError, UnknownPolicyError
+from tinker_actors.errors import ConfigError, NotInTrainingError, PolicyError
 from tinker_actors.gateway.gateway import Gateway
 from tinker_actors.gateway.runtime import ServedModel
 from tinker_actors.models import load_tokenizer
@@ -242,7 +242,7 @@ async def test_what_a_service_can_not_be_asked_for_is_refused_by_name(tmp_path: 
         await there.create(SPEC)
         with pytest.raises(PolicyError, match="'p' is in training"):
             await there.create(SPEC)
-        with pytest.raises(UnknownPolicyError, match=r"no policy 'q' .* \['p'\]"):
+        with pytest.raises(NotInTrainingError, match=r"policy 'q' is not in training here; \['p'\] are"):
             await there.forward_backward("q", played(), LOSS)
         with pytest.raises(InvalidRequestError, match="has no gradients"):
             await there.optim_step("p", STEP)

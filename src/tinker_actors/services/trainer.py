@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from tinker_actors.actors import Actor
 from tinker_actors.data import Datum
-from tinker_actors.errors import ConfigError, PolicyError, SamplingError, UnknownPolicyError
+from tinker_actors.errors import ConfigError, NotInTrainingError, PolicyError, SamplingError
 from tinker_actors.models.catalogue import resolve
 from tinker_actors.policies import Handle, HandleKind, PolicySpec, Snapshot, SnapshotStore
 from tinker_actors.policies.at_service import path_at_service, write_path
@@ -126,7 +126,7 @@ class TinkerTrainer(Actor):
         """Add the gradient of the summed loss to the policy's pending gradients.
 
         Raises:
-            UnknownPolicyError: No policy of this id is in training here.
+            NotInTrainingError: No policy of this id is in training here.
             DataError: The protocol has no field for something that a datum says.
             InvalidRequestError: The service refuses the batch.
             EngineDiedError: It can't be reached.
@@ -272,7 +272,7 @@ class TinkerTrainer(Actor):
 
     def _model(self, policy: str) -> _Model:
         if (model := self._models.get(policy)) is None:
-            raise UnknownPolicyError(f"no policy {policy!r} is in training here; there are {sorted(self._models)}")
+            raise NotInTrainingError(f"policy {policy!r} is not in training here; {sorted(self._models)} are")
         return model
 
 
