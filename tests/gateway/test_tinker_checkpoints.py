@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
+import signal
 import sqlite3
 import sys
 import time
@@ -10,7 +13,7 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import httpx
 import pytest
@@ -20,7 +23,7 @@ from tests.gateway.tinker_wire import Wire, published, wired
 
 from tinker_actors.errors import ConfigError, UnknownPolicyError
 from tinker_actors.gateway.checkpoints import Checkpoints
-from tinker_actors.gateway.record_kinds import CheckpointRecord, SessionRecord
+from tinker_actors.gateway.record_kinds import CheckpointRecord, SamplerKind, SessionRecord
 from tinker_actors.gateway.tinker.encryption import Encryption
 from tinker_actors.policies import SnapshotStore
 
@@ -45,6 +48,47 @@ def deleted(monkeypatch: pytest.MonkeyPatch) -> asyncio.Queue[str]:
 
     monkeypatch.setattr(Checkpoints, "delete", told)
     return paths
+
+
+Removals: TypeAlias = "asyncio.Queue[tuple[str, bool]]"
+
+
+@pytest.fixture
+async def removals(monkeypatch: pytest.MonkeyPatch) -> Removals:
+    """What is deleted from the store from here on, and whether it is gone; what isn't is tried again at once."""
+    monkeypatch.setattr("tinker_actors.gateway.checkpoints._AGAIN", 0.02)
+    tried: Removals = asyncio.Queue()
+    loop, delete = asyncio.get_running_loop(), SnapshotStore.delete
+
+    def told(self: SnapshotStore, handle: str) -> None:
+        gone = False
+        try:
+            delete(self, handle)
+            gone = True
+        except UnknownPolicyError:
+            gone = True
+            raise
+        finally:
+            loop.call_soon_threadsafe(tried.put_nowait, (handle, gone))
+
+    monkeypatch.setattr(SnapshotStore, "delete", told)
+    return tried
+
+
+async def unnamed(client: Wire, kind: SamplerKind) -> str:
+    """The handle of weights that were saved for a session's samplers alone."""
+    record = await published(client)
+    client.gateway.records.checkpoints.delete(record.path)
+    if kind == "inflight":
+        client.gateway.records.models.update(record.model_id, inflight=record.handle)
+        return record.handle
+    sampler = await client.sampler(base_model=TINY.name)
+    client.gateway.records.samplers.update(sampler, kind="snapshot", handle=record.handle)
+    return record.handle
+
+
+def weights(client: Wire) -> list[Path]:
+    return list(Path(client.gateway.runtime.store).rglob("adapter_model.safetensors"))
 
 
 def route(record: CheckpointRecord, action: str = "") -> str:
@@ -131,39 +175,26 @@ async def test_a_checkpoint_goes_when_its_time_is_over_and_not_before(client: Wi
 
 
 async def test_what_expires_is_deleted_although_deleting_failed_before(
-    client: Wire, deleted: asyncio.Queue[str], monkeypatch: pytest.MonkeyPatch
+    removals: Removals, client: Wire, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("tinker_actors.gateway.checkpoints._AGAIN", 0.0)
-    discard, failures = Checkpoints.discard, [sqlite3.OperationalError("database or disk is full")]
+    delete = SnapshotStore.delete
 
-    async def failing_once(self: Checkpoints, handle: str, base_model: str) -> bool:
-        if failures:
-            raise failures.pop()
-        return await discard(self, handle, base_model)
+    def failing_once(self: SnapshotStore, handle: str) -> None:
+        monkeypatch.setattr(SnapshotStore, "delete", delete)
+        raise sqlite3.OperationalError("database or disk is full")
 
-    monkeypatch.setattr(Checkpoints, "discard", failing_once)
     record = await published(client)
+    monkeypatch.setattr(SnapshotStore, "delete", failing_once)
     client.gateway.checkpoints.set_expiry(record.path, time.time())
-    assert await deleted.get() == record.path
-    assert not failures
+    assert await removals.get() == (record.handle, True)
     assert not stored(client, record)
     assert client.gateway.records.checkpoints.get(record.path) is None
 
 
 @pytest.mark.parametrize("by", ["expiry", "client"])
 async def test_what_is_pinned_can_not_be_found_any_more_and_goes_with_its_files_once_it_is_not(
-    client: Wire, monkeypatch: pytest.MonkeyPatch, by: str
+    removals: Removals, client: Wire, by: str
 ):
-    monkeypatch.setattr("tinker_actors.gateway.checkpoints._AGAIN", 0.02)
-    tried: asyncio.Queue[tuple[str, bool]] = asyncio.Queue()
-    discard = Checkpoints.discard
-
-    async def told(self: Checkpoints, handle: str, base_model: str) -> bool:
-        gone = await discard(self, handle, base_model)
-        tried.put_nowait((handle, gone))
-        return gone
-
-    monkeypatch.setattr(Checkpoints, "discard", told)
     record, other = await published(client), await published(client)
     store = SnapshotStore(client.gateway.runtime.store)
     store.pin(record.handle)
@@ -171,17 +202,68 @@ async def test_what_is_pinned_can_not_be_found_any_more_and_goes_with_its_files_
         client.gateway.checkpoints.set_expiry(record.path, time.time())
     else:
         assert (await client.http.delete(route(record))).status_code == 204
-    assert [await tried.get() for _ in range(2)] == [(record.handle, False)] * 2
+    assert [await removals.get() for _ in range(2)] == [(record.handle, False)] * 2
     assert [entry["tinker_path"] for entry in (await got(client, "checkpoints"))["checkpoints"]] == [other.path]
+    assert client.gateway.records.checkpoints.get(record.path) is None
     assert stored(client, record)
     client.gateway.checkpoints.set_expiry(other.path, time.time())
-    while await tried.get() != (other.handle, True):  # one that stays holds up no other
+    while await removals.get() != (other.handle, True):  # one that stays holds up no other
         pass
     store.unpin(record.handle)
-    while await tried.get() != (record.handle, True):
+    while await removals.get() != (record.handle, True):
         pass
     assert not stored(client, record)
-    assert client.gateway.records.checkpoints.get(record.path) is None
+
+
+@pytest.mark.parametrize("kind", ["snapshot", "inflight"])
+async def test_what_a_session_leaves_is_deleted_although_that_failed_when_it_ended(
+    removals: Removals, client: Wire, monkeypatch: pytest.MonkeyPatch, kind: SamplerKind
+):
+    handle = await unnamed(client, kind)
+    unlink = os.unlink
+
+    def failing_once(path: str, **options: Any) -> None:
+        if path == "adapter_model.safetensors":
+            monkeypatch.setattr(os, "unlink", unlink)
+            raise OSError(errno.EIO, "Input/output error")
+        unlink(path, **options)
+
+    monkeypatch.setattr(os, "unlink", failing_once)
+    await client.post(f"sessions/{client.session}/finish", reason={"type": "success"})
+    assert await removals.get() == (handle, False)
+    assert await removals.get() == (handle, True)
+    assert weights(client) == []
+
+
+async def test_what_sessions_left_that_ended_as_the_service_was_killed_is_deleted_when_it_starts(
+    tmp_path: Path, removals: Removals
+):
+    async with wired(tmp_path) as client:
+        handles = {await unnamed(client, "snapshot"), await unnamed(client, "inflight")}
+        client.gateway.records.sessions.update(client.session, ended_at=time.time())
+    async with wired(tmp_path) as client:
+        assert {await removals.get(), await removals.get()} == {(handle, True) for handle in handles}
+        assert weights(client) == []
+
+
+KILLED = """
+import os, signal, sys
+import tinker_actors as ta
+
+with ta.ServiceClient.local("tiny-llama", root=sys.argv[1]) as service:
+    model = service.create_lora_training_client("tiny-llama", rank=2).result()
+    model.save_weights_and_get_sampling_client().result()
+    unlink = os.unlink
+    os.unlink = lambda path, **below: os.kill(os.getpid(), signal.SIGKILL) if below else unlink(path)
+"""
+
+
+async def test_what_a_process_was_killed_over_deleting_is_deleted_by_the_next(tmp_path: Path, removals: Removals):
+    killed = await asyncio.create_subprocess_exec(sys.executable, "-c", KILLED, str(tmp_path))
+    assert await killed.wait() == -signal.SIGKILL
+    async with wired(tmp_path) as client:
+        assert (await removals.get())[1]
+        assert weights(client) == []
 
 
 async def test_what_expired_while_the_service_was_down_is_deleted_when_it_starts(

@@ -1,3 +1,4 @@
+import errno
 import multiprocessing
 import os
 import subprocess
@@ -190,6 +191,24 @@ def test_two_may_delete_a_snapshot_at_once(store, monkeypatch):
     place.discard(Handle.parse(snapshot.handle))
     assert store.list("p") == ()
     assert not list(Path(store.root).rglob(".gone-*"))
+
+
+def test_what_could_not_be_deleted_whole_is_deleted_again(store, monkeypatch):
+    snapshot, unlink = publish(store), os.unlink
+
+    def failing(path, **options):
+        if path == "adapter_model.safetensors":
+            raise OSError(errno.EIO, "Input/output error")
+        unlink(path, **options)
+
+    with monkeypatch.context() as failure:
+        failure.setattr(os, "unlink", failing)
+        with pytest.raises(OSError, match="Input/output"):
+            store.delete(snapshot.handle)
+    assert store.list("p") == ()
+    with pytest.raises(UnknownPolicyError):
+        store.delete(snapshot.handle)
+    assert not [path for path in Path(store.root).rglob("*") if path.is_file() and path.name != ".numbers"]
 
 
 def test_a_pinned_snapshot_cannot_be_deleted(store):

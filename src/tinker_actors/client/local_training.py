@@ -77,7 +77,7 @@ class LocalTraining:
         """Save all that the training depends on."""
         async with self._next():
             path, before = self._path("training", name, overwrite=overwrite)
-            stored = name if before is None else f"{name[:100]}.{secrets.token_hex(4)}"
+            stored = f"{name[:100]}.{secrets.token_hex(4)}"  # unlike all before it
             handle = await self._engines.trainer.save(self.model_id, stored)
             await self._keep("training", path, handle, ttl)
             if before is not None:

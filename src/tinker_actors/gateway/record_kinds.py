@@ -155,6 +155,19 @@ class CheckpointRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DiscardRecord:
+    """Files that are to be deleted; gone with them.
+
+    Attributes:
+        handle: Their handle in the store, which is never that of others.
+        base_model: Name under which their base model is served.
+    """
+
+    handle: str
+    base_model: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class UsageRecord:
     """How much of one kind a session used in one hour.
 

@@ -15,6 +15,7 @@ from tinker_actors.gateway.caller import Caller
 from tinker_actors.gateway.record_kinds import (
     AuditRecord,
     CheckpointRecord,
+    DiscardRecord,
     ModelRecord,
     SamplerRecord,
     SessionRecord,
@@ -46,6 +47,7 @@ class Records:
         models: By `model_id`.
         samplers: By `sampler_id`.
         checkpoints: By `path`.
+        discards: By `handle`, what is to be deleted.
         usage: What sessions used, by the hour.
         audit: What happened to checkpoints.
     """
@@ -66,11 +68,14 @@ class Records:
 
     def _open_tables(self) -> None:
         self.sessions = Table(self._connection, SessionRecord, "sessions", index=("tenant",))
-        self.models = Table(self._connection, ModelRecord, "models", index=("tenant", "session_id"))
-        self.samplers = Table(self._connection, SamplerRecord, "samplers", index=("tenant", "session_id", "model_id"))
+        self.models = Table(self._connection, ModelRecord, "models", index=("tenant", "session_id", "inflight"))
+        self.samplers = Table(
+            self._connection, SamplerRecord, "samplers", index=("tenant", "session_id", "model_id", "handle")
+        )
         self.checkpoints = Table(
             self._connection, CheckpointRecord, "checkpoints", index=("tenant", "model_id", "handle", "expires_at")
         )
+        self.discards = Table(self._connection, DiscardRecord, "discards")
         self.usage = Table(self._connection, UsageRecord, "usage", index=("tenant", "hour"))
         self.audit = Table(self._connection, AuditRecord, "audit", index=("tenant", "at"))
 

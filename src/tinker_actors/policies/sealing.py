@@ -162,11 +162,22 @@ def verify(directory: Path, *, where: str | None = None) -> Manifest:
 
 
 def discard(directory: Path) -> None:
-    """Delete a directory so that no reader finds half of it under its name; nothing happens where it is gone."""
-    aside = Path(tempfile.mkdtemp(prefix=".gone-", dir=directory.parent))
+    """Delete a directory so that no reader finds half of it under its name, and what is left of it from before.
+
+    Nothing happens where it is gone. After an error, or in a process that is killed, files may be left under another
+    name; deleting it again deletes those.
+    """
+    aside = directory.with_name(f".gone-{directory.name}")
+    _remove(aside)
     with contextlib.suppress(FileNotFoundError):  # several may delete it at once
-        os.rename(directory, aside / directory.name)
-    shutil.rmtree(aside)
+        os.rename(directory, aside)
+    _remove(aside)
+
+
+def _remove(folder: Path) -> None:
+    while folder.exists():
+        with contextlib.suppress(FileNotFoundError):  # another one removes it, too
+            shutil.rmtree(folder)
 
 
 @contextmanager

@@ -105,12 +105,18 @@ class SnapshotStore:
     def delete(self, handle: str) -> None:
         """Delete a snapshot or checkpoint; its number is not given again.
 
+        If that fails, or the process is killed meanwhile, some files may be left; deleting it again deletes them.
+
         Raises:
             UnknownPolicyError: The store has no such snapshot or checkpoint.
             PolicyError: It is pinned.
         """
-        snapshot = self.get(handle)
-        parsed = Handle.parse(snapshot.handle)
+        parsed = Handle.parse(handle)
+        try:
+            self.get(handle)
+        except UnknownPolicyError:
+            self._place.discard(parsed)  # what a deletion before this one left of it
+            raise
         if parsed.name in self._place.pins(parsed.policy_id, parsed.kind):
             raise PolicyError(f"{handle} is pinned; unpin it before it is deleted")
         self._place.discard(parsed)

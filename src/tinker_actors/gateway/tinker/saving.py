@@ -95,8 +95,7 @@ async def save_weights(body: SaveWeights, caller: CallerOf, gateway: GatewayOf) 
         before = gateway.records.checkpoints.get(path)
         if before is not None and not body.overwrite:
             raise PolicyError(f"{path} exists; choose another name, or overwrite it")
-        stored = name if before is None else f"{name[:100]}.{secrets.token_hex(4)}"
-        handle = await trainer.save(record.model_id, stored)
+        handle = await trainer.save(record.model_id, f"{name[:100]}.{secrets.token_hex(4)}")  # unlike all before it
         await _keep(gateway, record, "training", path, handle, body, caller.key)
         if before is not None:
             await gateway.checkpoints.discard(before.handle, before.base_model)
