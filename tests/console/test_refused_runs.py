@@ -33,14 +33,27 @@ def test_what_the_model_has_not_is_refused_before_a_folder_is_made(
 
 
 @pytest.mark.parametrize("there", [False, True])
-def test_a_run_that_its_data_refuse_leaves_nothing(there: bool, tmp_path: Path, capfd: pytest.CaptureFixture[str]):
-    lines, output = tmp_path / "lines.jsonl", tmp_path / "new"
-    lines.write_text('{"messages": [}\n')
-    written = tmp_path / "sft.toml"
-    written.write_text(f'job = "sft"\noutput = "{output}"\n[data]\ntrain = ["{lines}"]\n')
+@pytest.mark.parametrize(
+    ("job", "data", "line", "message"),
+    [
+        ("sft", "train", '{"messages": [}', "not valid JSON"),
+        ("inference", "prompts", '{"messages": [}', "not valid JSON"),
+        ("inference", "prompts", '{"prompt": 5}', "prompt is 5"),
+    ],
+)
+def test_a_run_that_its_data_refuse_leaves_nothing(
+    job: str, data: str, line: str, message: str, there: bool, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+):
+    lines, output, written = tmp_path / "lines.jsonl", tmp_path / "new", tmp_path / "job.toml"
+    lines.write_text(f"{line}\n")
+    written.write_text(
+        f'job = "{job}"\noutput = "{output}"\n[model]\nname = "tiny-llama"\n[data]\n{data} = ["{lines}"]\n'
+    )
     if there:
         output.mkdir()
     assert main(["run", str(written), "--plain"]) == 2
-    assert "lines.jsonl:1: not valid JSON" in capfd.readouterr().err
+    told = capfd.readouterr().err
+    assert "lines.jsonl:1: " in told
+    assert message in told
     assert output.exists() == there
     assert not there or not list(output.iterdir())

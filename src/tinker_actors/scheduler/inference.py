@@ -10,9 +10,10 @@ import asyncio
 import contextlib
 import json
 import time
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +72,7 @@ async def run_inference(
         state = {"snapshot": snapshot, "rows": len(rows)}
         _check_same(folder, state)
         with JsonlWriter(folder.replies) as replies, JsonlWriter(folder.metrics) as metrics:
-            run = _Inference(config, rows, sampler, snapshot, replies, metrics)
+            run = _Inference(config, rows, sampler, snapshot, replies, metrics, partial(_note, folder, state))
             while run.position < len(rows):
                 if stop is not None and stop.asked and run.position:
                     await stop.halt()
@@ -99,9 +100,10 @@ class _Inference:
         snapshot: str,
         replies: JsonlWriter,
         metrics: JsonlWriter,
+        begin: Callable[[], None],
     ) -> None:
         self._config, self._rows, self._sampler, self._snapshot = config, rows, sampler, snapshot
-        self._replies, self._metrics = replies, metrics
+        self._replies, self._metrics, self._begin = replies, metrics, begin
         self._renderer = load_renderer(load_tokenizer(config.model.name), config.model.chat_template)
         self.position = 0
 
@@ -118,6 +120,7 @@ class _Inference:
         answers: dict[int, Any] = {}
         async for ready in self._sampler.stream.sample_together(requests):
             answers.update(ready)
+        self._begin()  # only now: of a run that is refused before its first reply nothing is left to go on with
         failed = tokens = 0
         for place, prompt in enumerate(prompts):
             record = _record(start + place, prompt, answers[place])
@@ -233,11 +236,15 @@ def _keep_whole_lines(folder: RunFolder) -> int:
 
 
 def _check_same(folder: RunFolder, state: Mapping[str, Any]) -> None:
-    """Note what is answered and by what, or refuse to go on with something else."""
+    """Refuse to go on with something else than what was noted."""
+    if folder.state.exists() and (before := json.loads(folder.state.read_text())) != state:
+        raise ConfigError(f"the run began with {before}, and it would go on with {dict(state)}; start another one")
+
+
+def _note(folder: RunFolder, state: Mapping[str, Any]) -> None:
+    """Note what is answered and by what, once."""
     if not folder.state.exists():
         write_atomically(folder.state, json.dumps(state))
-    elif (before := json.loads(folder.state.read_text())) != state:
-        raise ConfigError(f"the run began with {before}, and it would go on with {dict(state)}; start another one")
 
 
 def _summary(folder: RunFolder, snapshot: str) -> InferenceSummary:
