@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,13 @@ PARAMS = SamplingParams(max_tokens=6, seed=3, default_stops=False)
 def learns(text: str) -> Datum:
     tokens = TOKENIZER.encode(text)
     return Datum(model_input=ModelInput.of(tokens[:-1]), targets=tuple(tokens[1:]), weights=(1.0,) * (len(tokens) - 1))
+
+
+def graded(text: str) -> Datum:
+    """The same targets as if a policy had sampled them at far lower probabilities."""
+    datum, count = learns(text), len(TOKENIZER.encode(text)) - 1
+    sampled = {"mask": (1,) * count, "logprobs": (-9.0,) * count, "advantages": (1.0,) * count}
+    return replace(datum, weights=None, sampled_tokens=count, **sampled)
 
 
 DATA = [learns("hello there"), learns("and more")]
@@ -105,22 +113,24 @@ async def test_an_async_program_does_the_same_and_others_meanwhile(tmp_path: Pat
 
 
 async def test_models_that_train_at_once_share_passes_and_get_the_bits_that_they_get_alone(tmp_path: Path):
+    losses = ("cross_entropy", "importance_sampling", "ppo")
+
     async def trained(service: ServiceClient, seed: int, data: list[Datum]) -> list[object]:
         training = await service.create_lora_training_client("tiny-llama", rank=2, seed=seed)
         seen: list[object] = []
         for _ in range(3):
-            passed, stepped = training.forward_backward(data, "cross_entropy"), training.optim_step(STEP)
+            passed, stepped = training.forward_backward(data, losses[seed]), training.optim_step(STEP)
             seen += [await passed, await stepped]
         return seen
 
-    batches = [[learns("hello"), learns("a b")], [learns("numbers 1 2 3")], [learns("last")]]
+    batches = [[learns("hello"), learns("a b")], [graded("numbers 1 2 3")], [graded("last")]]
     async with ServiceClient.local(SERVED, root=tmp_path / "together") as service:
         together = await asyncio.gather(*(trained(service, seed, data) for seed, data in enumerate(batches)))
         wrong = LossConfig(name="ppo")  # a batch of weights is not for it
         models = [await service.create_lora_training_client("tiny-llama", rank=2, seed=seed) for seed in range(4)]
         passes = [models[3].forward_backward(DATA, wrong)]
         passes += [
-            model.forward_backward(data, "cross_entropy") for model, data in zip(models[:3], batches, strict=True)
+            model.forward_backward(data, loss) for model, data, loss in zip(models[:3], batches, losses, strict=True)
         ]
         outcomes = await asyncio.gather(*passes, return_exceptions=True)
         assert isinstance(outcomes[0], TinkerActorsError)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -92,6 +93,42 @@ async def test_passes_of_several_models_run_together_and_give_what_each_gives_al
             one = await client.post("create_model", **_like(model, session))
             assert found == await trained((await client.result(one))["model_id"], line)
         assert set(sizes) == {1}
+
+
+async def test_passes_that_run_together_keep_each_the_loss_that_was_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    sizes: list[int] = []
+    asked = threading.Event()
+    many = TrainingEngine.forward_backward_many
+
+    def held(self: TrainingEngine, batches: Any, **options: Any) -> Any:
+        sizes.append(len(batches))
+        assert asked.wait(60)
+        return many(self, batches, **options)
+
+    monkeypatch.setattr(TrainingEngine, "forward_backward_many", held)
+    async with gateway_at(tmp_path, TINY) as (_, http):
+        client = Client(http)
+        session = await client.session()
+        first, *models = [await client.model(session, number) for number in range(3)]
+        await client.backward(first, 1)
+        losses, promises = ("importance_sampling", "ppo"), []
+        for model, loss in zip(models, losses, strict=True):
+            body = batch(model, 1, (1, 5, 9, 7))
+            given = body["forward_backward_input"]["data"][0]["loss_fn_inputs"]
+            for name, value in (("logprobs", -9.0), ("advantages", 1.0)):
+                given[name] = {"data": [value] * 3, "dtype": "float32", "shape": [3]}
+            body["forward_backward_input"]["loss_fn"] = loss
+            promises.append(await client.post("forward_backward", **body))
+        asked.set()
+        found = [(await client.result(promise))["metrics"]["loss:sum"] for promise in promises]
+        norms = [(await client.result(await client.step(model, 2)))["metrics"]["grad_norm:mean"] for model in models]
+    assert sizes[-1] > 1
+    # ratios far above the bound of 1.2: ppo holds each of the three tokens there and has no gradient
+    assert (found[1], norms[1]) == (pytest.approx(-3.6), 0.0)
+    assert found[0] < -30
+    assert norms[0] > 1
 
 
 def _like(model: str, session: str) -> dict[str, Any]:

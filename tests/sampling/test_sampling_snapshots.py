@@ -5,6 +5,10 @@ from sampling_harness import TOKENIZER, ask
 
 from tinker_actors.errors import ModelError, PolicyError, UnknownPolicyError
 from tinker_actors.sampling import SamplingReply
+from tinker_actors.sampling.prefixes import BLOCK
+
+CACHED = tuple(TOKENIZER.encode("say hello. " * 3))  # long enough for its beginning to be found again
+assert len(CACHED) > 2 * BLOCK
 
 
 def check(reply, published, temperature=1.0, prompt=None):
@@ -31,30 +35,31 @@ def test_adapters_of_different_ranks_mix_in_one_batch(harness, publisher):  # A5
         check(reply, owner, 0.8, request.prompt)
 
 
-def test_the_same_prompt_on_two_snapshots_is_computed_for_each(harness, publisher):
-    one, two = publisher.lora("p", seed=1), publisher.lora("p", seed=2)
+@pytest.mark.parametrize("at_once", [True, False])
+def test_the_same_prompt_on_two_snapshots_is_computed_for_each(harness, publisher, at_once):  # A1
+    one, two, full = publisher.lora("p", seed=1), publisher.lora("p", seed=2), publisher.full("p", seed=3)
     engine = harness()
-    engine.refresh(one.handle, two.handle)
-    prompt = tuple(TOKENIZER.encode("hello"))
-    requests = [ask(entry.handle, prompt, max_tokens=8, temperature=0) for entry in (one, two, one, two)]
-    replies = engine.serve(requests)
-    assert engine.engine.stats().prefilled_tokens == 2 * len(prompt)
-    greedy = [entry.greedy(prompt, 8, stop=set(TOKENIZER.stop_ids)) for entry in (one, two)]
-    assert greedy[0] != greedy[1]
+    everyone = (one, two, full)
+    engine.refresh(*(entry.handle for entry in everyone))
+    requests = [ask(entry.handle, CACHED, max_tokens=8, temperature=0) for entry in everyone * 2]
+    replies = engine.serve(requests) if at_once else [engine.serve([request])[0] for request in requests]
+    # asked again after it was answered, the last token of the prompt is computed anew
+    assert engine.engine.stats().prefilled_tokens == 3 * len(CACHED) + (0 if at_once else 3)
+    greedy = [entry.greedy(CACHED, 8, stop=set(TOKENIZER.stop_ids)) for entry in everyone]
+    assert len(set(map(tuple, greedy))) == 3
     assert [list(reply.samples[0].tokens) for reply in replies] == greedy * 2
 
 
 def test_after_a_refresh_samples_are_those_of_the_new_snapshot(harness, publisher):  # A1
     one, two = publisher.lora("p", seed=1), publisher.lora("p", seed=2, step=1)
     engine = harness()
-    prompt = tuple(TOKENIZER.encode("hello"))
-    for entry in (one, two, one):
-        engine.refresh(entry.handle)
-        (reply,) = engine.serve([ask(entry.handle, prompt, max_tokens=8, temperature=0)])
-        assert list(reply.samples[0].tokens) == entry.greedy(prompt, 8, stop=set(TOKENIZER.stop_ids))
-        check(reply, entry, prompt=prompt)
+    for held in ([one], [one, two], [two], [one]):  # beside the snapshot that has the prompt in its cache, and without
+        engine.refresh(*(entry.handle for entry in held))
+        (reply,) = engine.serve([ask(held[-1].handle, CACHED, max_tokens=8, temperature=0)])
+        assert list(reply.samples[0].tokens) == held[-1].greedy(CACHED, 8, stop=set(TOKENIZER.stop_ids))
+        check(reply, held[-1], prompt=CACHED)
     with pytest.raises(UnknownPolicyError, match="000002 is not loaded"):
-        engine.engine.submit(ask(two.handle, prompt))
+        engine.engine.submit(ask(two.handle, CACHED))
 
 
 def refresh_amid(engine, first, handles):
