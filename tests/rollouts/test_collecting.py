@@ -335,3 +335,33 @@ async def test_rewards_that_never_vary_end_in_a_clear_error_after_bounded_rounds
         await collect_kept(
             partial(collect, [worker]), lambda number: plan(groups=3, step=number), wanted=2, max_rounds=3
         )
+
+
+class Failing(Rewards):
+    """Fails the episodes whose reward is None."""
+
+    async def run(self, assignment):
+        for rollout in assignment.rollouts:
+            index = self.tasks.setdefault(rollout.task, len(self.tasks))
+            reward = self.by_task[index % len(self.by_task)][int(rollout.id.rsplit("-", 1)[1])]
+            if reward is None:
+                yield (failed_episode(task=rollout.task, id=rollout.id, error="e: no such move"),)
+            else:
+                yield (played(rollout, reward),)
+
+
+async def test_what_failed_in_groups_that_the_filter_dropped_is_counted_and_named():
+    def keep_one(worker, max_rounds=4):
+        return collect_kept(
+            partial(collect, [worker]), lambda number: plan(groups=2, step=number), wanted=1, max_rounds=max_rounds
+        )
+
+    collected = await keep_one(Failing((None, 1.0), (None, 0.0), (0.0, 1.0), (1.0, None)))
+    assert [group.failed for group in collected.groups] == [()]
+    assert [episode.error for episode in collected.failures] == ["e: no such move"] * 3
+    with pytest.raises(RunError, match=r"0 of 4 groups .* 4 episodes failed, such as: e: no such move"):
+        await keep_one(Failing((None, 1.0)), max_rounds=2)
+    worker = Failing((None, None))
+    with pytest.raises(RunError, match="all 4 episodes of a round failed: e: no such move"):
+        await keep_one(worker)
+    assert len(worker.tasks) == 2

@@ -111,7 +111,8 @@ class Collected:
     """The result of a phase.
 
     Attributes:
-        groups: All groups, in the plan's order, failed episodes included.
+        groups: All groups, in the plan's order, failed episodes included; those that pass, where there is a filter.
+        dropped_failures: Failed episodes of the groups that a filter dropped.
         late: Results that were dropped because another attempt's came first.
         retried: How many times a rollout was dispatched again.
         lost: How many times a worker was lost.
@@ -119,6 +120,7 @@ class Collected:
     """
 
     groups: tuple[Group, ...]
+    dropped_failures: tuple[Episode, ...] = ()
     late: int = 0
     retried: int = 0
     lost: int = 0
@@ -136,8 +138,8 @@ class Collected:
 
     @property
     def failures(self) -> tuple[Episode, ...]:
-        """The failed episodes; each names its error."""
-        return tuple(episode for group in self.groups for episode in group.failed)
+        """The failed episodes, those of dropped groups last; each names its error."""
+        return (*(episode for group in self.groups for episode in group.failed), *self.dropped_failures)
 
 
 async def collect(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from tinker_actors.data import Group, all_equal
+from tinker_actors.data import Episode, Group, all_equal
 from tinker_actors.errors import ConfigError, RunError
 from tinker_actors.rollouts.collecting import Collected
 from tinker_actors.rollouts.plans import RolloutPlan
@@ -40,23 +40,35 @@ async def collect_kept(
         The first `wanted` groups that pass, in the order of the plans, with the counts of all rounds.
 
     Raises:
-        RunError: Too few passed in `max_rounds` rounds; says how many of how many did.
+        RunError: Too few passed in `max_rounds` rounds, or all episodes of a round failed; names a failure if there is
+            one.
     """
     if wanted < 1 or max_rounds < 1:
         raise ConfigError(f"wanted is {wanted} and max_rounds is {max_rounds}; at least 1 of each is needed")
     kept: list[Group] = []
+    failed: list[Episode] = []  # in groups that aren't kept
     rounds: list[Collected] = []
     while len(kept) < wanted:
         if len(rounds) == max_rounds:
             seen = sum(len(each.groups) for each in rounds)
+            causes = f"; {len(failed)} episodes failed, such as: {failed[0].error}" if failed else ""
             raise RunError(
                 f"{len(kept)} of {seen} groups passed the filter {getattr(keep, '__name__', keep)!r} in {max_rounds} "
                 f"rounds, {wanted} are needed; if rewards never differ within a group, there is nothing to learn from"
+                f"{causes}"
             )
-        rounds.append(await play(plan_round(len(rounds))))
-        kept.extend(group for group in rounds[-1].groups if keep(group))
+        played = await play(plan_round(len(rounds)))
+        if not any(group.valid for group in played.groups):
+            raise RunError(f"all {len(played.episodes)} episodes of a round failed: {played.failures[0].error}")
+        rounds.append(played)
+        for group in played.groups:
+            if len(kept) < wanted and keep(group):
+                kept.append(group)
+            else:
+                failed.extend(group.failed)
     return Collected(
-        groups=tuple(kept[:wanted]),
+        groups=tuple(kept),
+        dropped_failures=tuple(failed),
         late=sum(each.late for each in rounds),
         retried=sum(each.retried for each in rounds),
         lost=sum(each.lost for each in rounds),

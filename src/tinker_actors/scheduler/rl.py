@@ -29,7 +29,7 @@ class StepResult:
         step: Update steps done, this one included.
         version: What was published at its end.
         metrics: Named finite numbers.
-        episodes: What was played.
+        episodes: What was played; of groups that the filter dropped what failed.
         trainer_steps: Optimizer steps that each policy had behind it before the step.
         advantages: By the `id()` of a trajectory of `episodes`, what each of its action tokens was trained with.
     """
@@ -118,7 +118,7 @@ class Learner:
             step=step,
             version=self.version,
             metrics={**self._played_metrics(played), **self._times(played, times), **update},
-            episodes=played.collected.episodes,
+            episodes=(*played.collected.episodes, *played.collected.dropped_failures),
             trainer_steps=sampled_for,
             advantages=advantages,
         )
@@ -162,7 +162,7 @@ class Learner:
             vary=rollouts.filter == "varied_rewards",
             shown=lambda: self._awaited == step,
         )
-        if len(collected.failures) == len(collected.episodes):
+        if not any(group.valid for group in collected.groups):
             raise RunError(
                 f"all {len(collected.episodes)} episodes of step {step} failed: {collected.failures[0].error}"
             )
@@ -196,6 +196,7 @@ class Learner:
         policies = [student.policy for student in self._students] if self._crew.config.policies else []
         return {
             **numbers,
+            "failed": float(len(collected.failures)),
             **seat_outcomes(collected.groups),
             **policy_metrics(collected.groups, policies),
             "retried": float(collected.retried),
