@@ -3,7 +3,7 @@
 import asyncio
 
 from documented import transitions
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from stepped_loop import SteppedLoop
@@ -304,7 +304,14 @@ class Episodes(RuleBasedStateMachine):
             self.loop.close()
 
 
-Episodes.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+Episodes.TestCase.settings = settings(
+    max_examples=60,
+    stateful_step_count=30,
+    deadline=None,
+    # Hypothesis leaves some rules out of each example, and gives one up that comes to a state where no other is left.
+    # Here most states have few; under some seeds so many are given up at the start that it would refuse to go on.
+    suppress_health_check=[HealthCheck.filter_too_much],
+)
 TestEpisodes = Episodes.TestCase
 
 
