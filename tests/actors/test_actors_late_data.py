@@ -108,7 +108,11 @@ async def test_data_that_never_comes_is_an_error_and_holds_up_nobody_for_ever(
     assert await receiver.totals() == []
 
 
-async def test_a_copy_that_raises_keeps_no_other_from_being_made(mesh: Mesh, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("last", [True, False])
+async def test_a_copy_that_raises_keeps_no_other_from_being_made_nor_the_message_from_leaving(
+    mesh: Mesh, monkeypatch: pytest.MonkeyPatch, last: bool
+) -> None:
+    monkeypatch.setattr(link, "COPIES_LAST", last)
     store = await mesh.spawn(Store, node=1)
     keep = Block.keep
     calls = 0
@@ -127,6 +131,9 @@ async def test_a_copy_that_raises_keeps_no_other_from_being_made(mesh: Mesh, mon
         await store.echo(arrays)
     assert calls == 2
     assert await store.size(arrays[0]) == MIB
+    assert mesh._node is not None
+    pending = mesh._node.exchange.pending
+    await until(lambda: not pending)
 
 
 async def test_a_sender_that_dies_while_it_copies_has_sent_nothing(tmp_path: Path) -> None:
@@ -217,3 +224,25 @@ async def test_a_receiver_leaves_the_core_that_its_sender_copies_on(monkeypatch:
         assert late.is_whole(b"", b"", [lent(loop, [1], core=min(allowed))])
     assert moved == [allowed - {min(allowed)}, allowed]
     assert os.sched_getaffinity(0) == allowed
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="there is no other core")
+async def test_a_receiver_has_all_its_cores_again_whatever_a_signals_handler_raises(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    late = LateData(asyncio.get_running_loop(), set(), lambda *_: None)
+    allowed = os.sched_getaffinity(0)
+    move = os.sched_setaffinity
+
+    def interrupted(pid: int, cores: set[int]) -> None:
+        move(pid, cores)
+        if cores != allowed:
+            raise RuntimeError("a signal's handler")
+
+    monkeypatch.setattr(os, "sched_setaffinity", interrupted)
+    monkeypatch.setattr(late_data, "current_core", lambda: min(allowed))
+    with pytest.raises(RuntimeError, match="a signal's handler"):
+        late.is_whole(b"", b"", [lent(asyncio.get_running_loop(), [1], core=min(allowed))])
+    kept = os.sched_getaffinity(0)
+    move(0, allowed)
+    assert kept == allowed

@@ -128,8 +128,10 @@ class LateData:
         with contextlib.suppress(OSError):  # it is not allowed everywhere, and not needed
             allowed = os.sched_getaffinity(0)
             if len(allowed) > 1:
-                os.sched_setaffinity(0, allowed - {core})
-                os.sched_setaffinity(0, allowed)
+                try:
+                    os.sched_setaffinity(0, allowed - {core})
+                finally:  # a signal's handler may raise in between
+                    os.sched_setaffinity(0, allowed)
 
 
 def _is_whole(frame: Frame) -> bool:

@@ -199,13 +199,15 @@ class Outbound:
         copies = self.copies
         if copies:
             self.copies = []
-            if not COPIES_LAST:
+        try:
+            if copies and not COPIES_LAST:
                 _call_each(copies)
-        if self._blocked or not self._send(data, frames):
-            self._blocked.append((data, frames))
-            if len(self._blocked) == 1:
-                self._loop.add_reader(self._fd, self._unblock)
-                self._loop.call_soon(self._unblock)
+        finally:  # a copy that failed is marked so: the message still says it to whoever waits
+            if self._blocked or not self._send(data, frames):
+                self._blocked.append((data, frames))
+                if len(self._blocked) == 1:
+                    self._loop.add_reader(self._fd, self._unblock)
+                    self._loop.call_soon(self._unblock)
         if copies and COPIES_LAST:
             _call_each(copies)
 
