@@ -135,3 +135,59 @@ def test_a_plain_script_without_a_guard_runs(tmp_path: Path) -> None:
         [sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=250, check=True
     )
     assert run.stdout == "3\n"
+
+
+FORKS = """
+import asyncio, atexit, multiprocessing, pathlib, time
+from tinker_actors.actors import Actor, Mesh
+
+class Adder(Actor):
+    def __init__(self):
+        self.sum = 0
+    async def add(self, n):
+        self.sum += n
+        return self.sum
+    async def at_exit(self, path):
+        atexit.register(pathlib.Path(path).touch)
+
+def forked(mesh, adder, said, stay):
+    async def ask():
+        await adder.add(1)
+    async def spawn():
+        await mesh.spawn(Adder)
+    for use in (ask, spawn, lambda: adder.tell.add(1)):
+        try:
+            asyncio.run(coroutine) if (coroutine := use()) else None
+        except Exception as error:
+            said.put(f"{type(error).__name__}: {error}")
+        else:
+            said.put("nothing")
+    stay.acquire()
+
+async def main():
+    context = multiprocessing.get_context("fork")
+    said, stay = context.SimpleQueue(), context.Semaphore(0)
+    async with Mesh(nodes=2) as mesh:
+        adder = await mesh.spawn(Adder)
+        await adder.at_exit("ended")
+        process = context.Process(target=forked, args=(mesh, adder, said, stay))
+        process.start()
+        for _ in range(3):
+            print(await asyncio.to_thread(said.get))
+        print(await adder.add(1))
+    print(pathlib.Path("ended").exists())
+    stay.release()
+    process.join()
+    print(process.exitcode)
+
+asyncio.run(main())
+"""
+
+
+def test_a_forked_process_is_told_that_the_mesh_is_not_its_own_and_holds_up_nobody(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(FORKS)
+    run = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=250)
+    refused = "UnroutableError: the mesh is in the process that this one was forked from"
+    not_running = "UnroutableError: the mesh is not running: use it inside `async with`"
+    expected = [refused, not_running, refused, "1", "True", "0"]
+    assert run.stdout.splitlines() == expected, run.stderr

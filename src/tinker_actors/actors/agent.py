@@ -199,7 +199,7 @@ class NodeAgent(Actor):
     @concurrent
     async def leave(self) -> None:
         """The process may end once this is answered."""
-        asyncio.get_running_loop().call_soon(self._leave)
+        self._leave()
 
     def _cell(self, spec: CellSpec) -> Any:
         return make_cell(self._node, self._registry, location.find(spec.location), spec.address)

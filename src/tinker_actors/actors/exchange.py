@@ -77,8 +77,8 @@ class Exchange(PeerTable):
 
     def close(self, linger: int = 0) -> None:
         """Close every socket and fail everything that still waits; what was sent may leave for `linger` ms."""
-        self.closed = True
-        error = UnroutableError("the mesh is closed")
+        self.closed = "the mesh is closed"
+        error = UnroutableError(self.closed)
         for pending in list(self.pending.values()):
             pending.reject(copy.copy(error))
         self.pending.clear()
@@ -101,6 +101,12 @@ class Exchange(PeerTable):
             inbound.close()
         if self._context is not None:
             self._context.destroy()
+
+    def abandon(self) -> None:
+        """Send nothing more, and leave everything as it is: it is another process's."""
+        self.closed = "the mesh is in the process that this one was forked from"
+        for peer in self.by_index.values():
+            peer.is_open = False
 
     def idle(self) -> None:
         """An actor has nothing to do: what it wrote goes out, unless more messages of the same turn follow."""

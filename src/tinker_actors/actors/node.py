@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import os
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Mapping
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
 ENDED = 4096  # actors whose end a node remembers, to say how they ended
 MAX_MESSAGE = 512 * 1024 * 1024  # bytes of one message and its frames
+_nodes: weakref.WeakSet[Node] = weakref.WeakSet()
+"""All of this process, for a process that is forked from it."""
 
 
 class Supervisor(Protocol):
@@ -120,6 +123,7 @@ class Node:
         self.cycles = CycleFinder(self, self.thresholds.ask_cycle)
         self.surveyor = Surveyor(self)
         self._targets: weakref.WeakValueDictionary[int, RemoteTarget] = weakref.WeakValueDictionary()
+        _nodes.add(self)
 
     def close(self, linger: int = 0) -> None:
         """Close every socket and fail everything that still waits; what was sent may leave for `linger` ms."""
@@ -205,3 +209,14 @@ class Node:
         """End every actor that `parent` spawned."""
         if self.supervisor is not None:
             await self.supervisor.stop_children(parent)
+
+
+def _abandon_all() -> None:
+    """In a forked process ZeroMQ's threads are missing: what is sent would go nowhere, without a word."""
+    for node in _nodes:
+        node.closed = True
+        node.exchange.abandon()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_abandon_all)

@@ -75,6 +75,7 @@ class PeerTable:
 
     Attributes:
         url: where this node listens.
+        closed: why nothing is sent any more; empty while it is.
         network: the way to other hosts, if there is one.
         known: those that have said hello, by the name that they said it under.
         bad_messages: what came in and could not be read.
@@ -87,7 +88,7 @@ class PeerTable:
     def __init__(self, node: Node, bulk: Bulk) -> None:
         self.node = node
         self.url = ""
-        self.closed = False
+        self.closed = ""
         self.bad_messages = 0
         self._bad_logged = -LOG_EVERY
         self.bulk = bulk
@@ -110,7 +111,7 @@ class PeerTable:
         if peer is None and self.network is not None and not self.closed:
             peer = self.network.await_peer(index)
         if self.closed or peer is None:
-            raise UnroutableError("the mesh is closed" if self.closed else f"there is no node {index} in this mesh")
+            raise UnroutableError(self.closed or f"there is no node {index} in this mesh")
         if peer.dead is not None:
             raise copy.copy(peer.dead)
         if peer.cut is not None:

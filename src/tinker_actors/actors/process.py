@@ -72,9 +72,10 @@ class ChildProcess:
         return describe_exit(self._popen.returncode)
 
     def release(self) -> None:
-        """Close the pipe that keeps the child alive."""
-        if self._popen.stdin is not None:
+        """Close the pipe that keeps the child alive, and say so: others may hold it open too."""
+        if self._popen.stdin is not None and not self._popen.stdin.closed:
             with contextlib.suppress(OSError):
+                self._popen.stdin.write(b"\n")
                 self._popen.stdin.close()
 
     def kill(self) -> None:

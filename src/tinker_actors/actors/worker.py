@@ -50,14 +50,17 @@ def main() -> None:
 
 
 class Lifetime:
-    """Ends the process with its parent: at once, or in order if the parent said before that it may leave."""
+    """Ends the process with its parent: at once, or in order if the parent said before that it may leave.
+
+    The parent then writes to the pipe as well as closing it: a process that it has forked may still hold it open.
+    """
 
     def __init__(self) -> None:
         self._leaving = False
         self._stop: Callable[[], None] | None = None
 
     def leave(self) -> None:
-        """The end of the parent's pipe is now an order to stop."""
+        """What the parent writes, and the end of its pipe, is now an order to stop."""
         self._leaving = True
 
     def on_leave(self, stop: Callable[[], None]) -> None:
@@ -65,8 +68,8 @@ class Lifetime:
         self._stop = stop
 
     def watch(self, lifeline: int) -> None:
-        """Block until the parent's end of the pipe is closed."""
-        while os.read(lifeline, 4096):
+        """Block until the parent closes the pipe, or writes to it once this may leave."""
+        while os.read(lifeline, 4096) and not self._leaving:
             pass
         if self._leaving and self._stop is not None:
             self._stop()
