@@ -1,7 +1,9 @@
 import asyncio
 import subprocess
 import sys
+import time
 
+import psutil
 import pytest
 import torch
 
@@ -104,6 +106,48 @@ async def test_each_trainer_computes_with_the_threads_asked_for(tmp_path):
         assert [await trainer.threads() for trainer in trainers] == [1, 2, 1]
         with pytest.raises(ConfigError, match="threads is 0"):
             await mesh.spawn(Trainer, **facts, threads=0)
+
+
+BROKEN = """
+import asyncio
+from tinker_actors.actors import Actor, Mesh
+from tinker_actors.training import Trainer
+
+class Broken(Trainer):
+    async def forward_backward(self, policy_id, datums, loss):
+        raise ZeroDivisionError("in the trainer")
+
+class Waits(Actor):
+    async def wait(self):
+        await asyncio.sleep(3600)
+
+async def main():
+    async with Mesh(nodes=2) as mesh:
+        trainer = await mesh.spawn(Broken, base_model="tiny-llama", store="store", node=1)
+        waits = await mesh.spawn(Waits, node=1)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(waits.wait())
+            print("asked", flush=True)
+            tasks.create_task(trainer.forward_backward("p", [], None))
+
+asyncio.run(main())
+"""
+
+
+def test_a_script_whose_trainer_raises_ends_at_once_with_the_trainers_traceback(tmp_path):
+    (tmp_path / "script.py").write_text(BROKEN)
+    program = [sys.executable, "script.py"]
+    with subprocess.Popen(program, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "asked\n"
+        family = psutil.Process(process.pid).children(recursive=True)
+        began = time.monotonic()
+        _, said = process.communicate(timeout=60)
+    assert time.monotonic() - began < 5
+    assert process.returncode == 1
+    assert "ZeroDivisionError: in the trainer" in said
+    assert 'script.py", line 8, in forward_backward' in said
+    assert family
+    assert not psutil.wait_procs(family, timeout=5)[1]
 
 
 def test_importing_training_loads_no_torch():
