@@ -11,6 +11,7 @@ import pytest
 from tests.scheduler.sft_material import write
 
 from tinker_actors.errors import ConfigError, DataError
+from tinker_actors.models import load_tokenizer
 from tinker_actors.scheduler import InferenceConfig, InferenceSummary, Phase, RunFolder, load_config, run_job
 from tinker_actors.scheduler.demand import kind_of, need_of
 from tinker_actors.scheduler.states import JobKind
@@ -82,6 +83,19 @@ async def test_every_prompt_gets_its_replies_with_tokens_and_logprobs_in_order(t
     assert (kind_of(config), need_of(config).cpu_workers) == (JobKind.INFERENCE, 1)
 
 
+async def test_replies_to_messages_end_where_the_template_ends_a_turn(tmp_path: Path):
+    template = "{% for m in messages %}{{ m.content }}{% if m.role == 'assistant' %}e{% endif %}{% endfor %}"
+    chat, plain = [{"prompt": "one"}] * 4, [{"text": "one"}] * 4  # the same tokens
+    changes = ("--model.chat-template", template, "--sampling.max-tokens", "120")
+    found = replies(await run(made(tmp_path, "ends", *changes, rows=[*chat, *plain])))
+    assert found[0]["prompt"] == found[4]["prompt"]
+    (end,) = load_tokenizer("tiny-llama").encode("e")
+    turns, texts = ([reply for record in part for reply in record["replies"]] for part in (found[:4], found[4:]))
+    assert any(reply["tokens"][-1] == end for reply in turns)
+    assert not any(end in reply["tokens"][:-1] or "e" in reply["text"] for reply in turns)
+    assert any(end in reply["tokens"][:-1] for reply in texts)
+
+
 @pytest.mark.parametrize("how", ["asked to stop", "killed within a line"])
 async def test_an_interrupted_run_ends_with_what_an_uninterrupted_one_has(tmp_path: Path, how: str):
     whole = replies(await run(made(tmp_path, "whole")))
@@ -132,3 +146,11 @@ def test_what_cannot_work_is_refused_by_its_key(tmp_path: Path, overrides: tuple
 async def test_a_row_that_is_no_prompt_is_named(tmp_path: Path, row: Any):
     with pytest.raises(DataError, match=r"prompts\.jsonl:2"):
         await run(made(tmp_path, "bad", rows=[ROWS[0], row]))
+
+
+async def test_messages_that_the_template_refuses_are_named_by_their_row(tmp_path: Path):
+    template = (
+        "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}{{ messages[0].content }}"
+    )
+    with pytest.raises(DataError, match=r"prompts\.jsonl:2: .*no system"):
+        await run(made(tmp_path, "bad", "--model.chat-template", template, rows=ROWS[:2]))

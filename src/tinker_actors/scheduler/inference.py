@@ -12,7 +12,7 @@ import json
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,8 @@ from tinker_actors.data.chat_files import Joined
 from tinker_actors.data.inputs import ModelInput
 from tinker_actors.data.prompt_rows import PromptRow, read_prompt_row
 from tinker_actors.data.seeds import derive_seed
-from tinker_actors.errors import ConfigError, ContextOverflowError, DataError, UnknownPolicyError
+from tinker_actors.environments.policy_agent import stops_of
+from tinker_actors.errors import ConfigError, ContextOverflowError, DataError, ModelError, UnknownPolicyError
 from tinker_actors.models import load_renderer, load_tokenizer
 from tinker_actors.policies import PolicySpec, SnapshotStore
 from tinker_actors.sampling import InvalidRequestError, Sampler, SamplingReply, SamplingRequest
@@ -115,15 +116,14 @@ class _Inference:
         if stop <= done:
             return
         began = time.monotonic()
-        prompts = [self._prompt(index) for index in range(start, stop)]
-        requests = [self._request(index, prompt) for index, prompt in enumerate(prompts, start)]
+        requests = [self._request(index) for index in range(start, stop)]
         answers: dict[int, Any] = {}
         async for ready in self._sampler.stream.sample_together(requests):
             answers.update(ready)
         self._begin()  # only now: of a run that is refused before its first reply nothing is left to go on with
         failed = tokens = 0
-        for place, prompt in enumerate(prompts):
-            record = _record(start + place, prompt, answers[place])
+        for place, request in enumerate(requests):
+            record = _record(start + place, request, answers[place])
             failed += "error" in record
             tokens += sum(len(reply["tokens"]) for reply in record.get("replies", ()))
             if start + place >= done:
@@ -137,31 +137,33 @@ class _Inference:
         }
         self._metrics.write({"step": stop, "kind": "inference", **numbers})
 
-    def _prompt(self, index: int) -> ModelInput:
+    def _request(self, index: int) -> SamplingRequest:
         source, own = self._rows.at(index)
         try:
-            return self._encoded(read_prompt_row(source.row(own), folder=source.folder))
-        except DataError as error:
+            row = read_prompt_row(source.row(own), folder=source.folder)
+            prompt = self._encoded(row)
+        except (DataError, ModelError) as error:  # the template, or a model without images, may refuse messages
             raise DataError(f"{source.where(own)}: {error}") from None
+        sampling = self._config.sampling
+        params = sampling.params(derive_seed(self._config.seed, "inference", index))
+        if row.messages is not None:  # a turn ends where the template ends it
+            params = replace(params, stop=stops_of(params, self._renderer))
+        return SamplingRequest(
+            prompt=prompt.tokens,
+            images=prompt.images,
+            snapshot=self._snapshot,
+            params=params,
+            num_samples=sampling.samples,
+        )
 
     def _encoded(self, row: PromptRow) -> ModelInput:
         if row.messages is not None:
             return self._renderer.start(row.messages).input
         return ModelInput.of(self._renderer.tokenizer.encode(row.text) if row.text is not None else row.tokens or ())
 
-    def _request(self, index: int, prompt: ModelInput) -> SamplingRequest:
-        sampling = self._config.sampling
-        return SamplingRequest(
-            prompt=prompt.tokens,
-            images=prompt.images,
-            snapshot=self._snapshot,
-            params=sampling.params(derive_seed(self._config.seed, "inference", index)),
-            num_samples=sampling.samples,
-        )
 
-
-def _record(index: int, prompt: ModelInput, answer: object) -> dict[str, Any]:
-    record: dict[str, Any] = {"row": index, "prompt": list(prompt.tokens)}
+def _record(index: int, request: SamplingRequest, answer: object) -> dict[str, Any]:
+    record: dict[str, Any] = {"row": index, "prompt": list(request.prompt)}
     if isinstance(answer, SamplingReply):
         replies = [
             {"text": sample.text, "tokens": sample.tokens, "logprobs": sample.logprobs, "end": sample.end.value}
