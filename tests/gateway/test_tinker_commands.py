@@ -13,7 +13,7 @@ from tinker_actors.errors import DataError, NotInTrainingError
 from tinker_actors.gateway.futures import Answer, Futures
 from tinker_actors.gateway.refusals import RefusalError
 from tinker_actors.gateway.tinker.commands import MOST_HELD, Command, CommandLog, Pass
-from tinker_actors.gateway.tinker.executor import Executor, LiveModel
+from tinker_actors.gateway.tinker.executor import SHARED_TOKENS, Executor, LiveModel, together
 from tinker_actors.training.contract import ForwardBackwardResult, LossConfig
 
 
@@ -66,6 +66,12 @@ def test_what_never_came_is_given_up_and_refused_when_it_comes_after_all():
     assert ready(log) == [0, 4]
     with pytest.raises(RefusalError, match="seq_id is 1; the model's next command is 5"):
         log.repeated(1)
+
+
+def test_passes_go_together_as_long_as_all_of_them_are_small():
+    assert together([9, SHARED_TOKENS - 9, 1], int) == [9, SHARED_TOKENS - 9]
+    assert together([9, SHARED_TOKENS, 1], int) == [9, 1]
+    assert together([2 * SHARED_TOKENS, 1], int) == [2 * SHARED_TOKENS]
 
 
 def test_no_more_commands_wait_than_may():

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tinker_actors.data import Datum
-from tinker_actors.errors import ActorError, TinkerActorsError
-from tinker_actors.gateway.tinker.executor import SHARED_TOKENS
+from tinker_actors.gateway.tinker.executor import passed_together, together
 from tinker_actors.training import Trainer
 from tinker_actors.training.contract import ForwardBackwardResult, LossConfig
 
@@ -45,35 +44,22 @@ class JointPasses:
 
     async def _run(self) -> None:
         await asyncio.sleep(0)  # whoever is ready at the same time comes along
-        while together := self._next():
-            await self._pass(together)
+        while joint := self._next():
+            await self._pass(joint)
         self._running = None
 
     def _next(self) -> list[_Waiting]:
-        """The pass that came first, and others as long as all of them are small."""
-        together: list[_Waiting] = []
-        tokens = 0
-        for waiting in [waiting for waiting in self._waiting if not waiting.found.done()]:
-            size = sum(map(len, waiting.data))
-            if not together or tokens + size <= SHARED_TOKENS:
-                together.append(waiting)
-                tokens += size
-        self._waiting = [waiting for waiting in self._waiting if waiting not in together and not waiting.found.done()]
-        return together
+        waiting = [waiting for waiting in self._waiting if not waiting.found.done()]
+        joint = together(waiting, lambda waiting: sum(map(len, waiting.data)))
+        self._waiting = [waiting for waiting in waiting if waiting not in joint]
+        return joint
 
-    async def _pass(self, together: Sequence[_Waiting]) -> None:
-        batches = [(waiting.model, waiting.data, waiting.loss) for waiting in together]
-        try:
-            results = await self._trainer.forward_backward_many(batches, every_target=True)
-        except Exception as error:  # the boundary to the trainer: what it raises goes to whoever waits
-            if len(together) > 1 and isinstance(error, TinkerActorsError) and not isinstance(error, ActorError):
-                for waiting in together:  # nothing was computed for anyone; whose fault it is shows one by one
-                    await self._pass([waiting])
-                return
-            for waiting in together:
-                if not waiting.found.done():
-                    waiting.found.set_exception(error)
-            return
-        for waiting, result in zip(together, results, strict=True):
-            if not waiting.found.done():
-                waiting.found.set_result(result)
+    async def _pass(self, joint: Sequence[_Waiting]) -> None:
+        batches = [(waiting.model, waiting.data, waiting.loss) for waiting in joint]
+        for waiting, found in zip(joint, await passed_together(self._trainer, batches), strict=True):
+            if waiting.found.done():
+                continue
+            if isinstance(found, Exception):
+                waiting.found.set_exception(found)
+            else:
+                waiting.found.set_result(found)

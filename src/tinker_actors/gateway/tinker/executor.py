@@ -7,17 +7,22 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import TypeVar
 
+from tinker_actors.data import Datum
 from tinker_actors.errors import ActorError, NotInTrainingError, TinkerActorsError
 from tinker_actors.gateway.futures import Answer, Futures
 from tinker_actors.gateway.refusals import RefusalError
 from tinker_actors.gateway.tinker.commands import Action, Command, CommandLog, Pass
 from tinker_actors.training import Trainer
+from tinker_actors.training.contract import ForwardBackwardResult, LossConfig
 
 logger = logging.getLogger(__name__)
 
 SHARED_TOKENS = 4096
 """Positions up to which batches of several models are put together; larger ones gain nothing from company."""
+
+P = TypeVar("P")
 
 
 class LiveModel:
@@ -74,7 +79,8 @@ class Executor:
             async with asyncio.TaskGroup() as group:
                 for model, action in actions:
                     group.create_task(self._act(model, self._begin(model), action))
-            passes = _together([(model, work) for model, work in self._heads() if isinstance(work, Pass)])
+            heads = [(model, work) for model, work in self._heads() if isinstance(work, Pass)]
+            passes = together(heads, lambda head: head[1].tokens)
             await self._pass([(model, self._begin(model), work) for model, work in passes])
             if not actions and not passes:
                 await self._woken.wait()
@@ -113,18 +119,12 @@ class Executor:
         if not members:
             return
         batches = [(model.model_id, work.datums, work.loss) for model, _, work in members]
-        try:
-            results = await self.trainer.forward_backward_many(batches, every_target=True)
-        except Exception as error:  # the boundary, as above
-            if len(members) > 1 and isinstance(error, TinkerActorsError) and not isinstance(error, ActorError):
-                for member in members:  # nothing was computed for anyone; whose fault it is shows one by one
-                    await self._pass([member])
-                return
-            for model, command, _ in members:
-                self._failed(model, command, error)
-            return
+        results = await passed_together(self.trainer, batches)
         for (model, command, work), found in zip(members, results, strict=True):
-            await self._act(model, command, partial(work.answer, found))
+            if isinstance(found, Exception):
+                self._failed(model, command, found)
+            else:
+                await self._act(model, command, partial(work.answer, found))
 
     def _succeeded(self, model: LiveModel, command: Command, answer: Answer) -> None:
         model.running = None
@@ -141,12 +141,30 @@ class Executor:
         self._futures.fail(command.future, model.lost or error)
 
 
-def _together(waiting: Sequence[tuple[LiveModel, Pass]]) -> list[tuple[LiveModel, Pass]]:
-    """The pass that came first, and others as long as all of them are small."""
-    members: list[tuple[LiveModel, Pass]] = []
-    tokens = 0
-    for model, work in waiting:
-        if not members or tokens + work.tokens <= SHARED_TOKENS:
-            members.append((model, work))
-            tokens += work.tokens
-    return members
+def together(waiting: Sequence[P], tokens: Callable[[P], int]) -> list[P]:
+    """The pass that came first, and others as long as all of them are small.
+
+    Args:
+        waiting: The passes, the one that came first first.
+        tokens: How many positions one has.
+    """
+    joint: list[P] = []
+    total = 0
+    for one in waiting:
+        if not joint or total + tokens(one) <= SHARED_TOKENS:
+            joint.append(one)
+            total += tokens(one)
+    return joint
+
+
+async def passed_together(
+    trainer: Trainer, batches: Sequence[tuple[str, Sequence[Datum], LossConfig]]
+) -> Sequence[ForwardBackwardResult | Exception]:
+    """What `Trainer.forward_backward_many` finds or raises for each of several models' batches."""
+    try:
+        return await trainer.forward_backward_many(batches, every_target=True)
+    except Exception as error:  # the boundary to the trainer: what it raises goes to whoever waits
+        if len(batches) > 1 and isinstance(error, TinkerActorsError) and not isinstance(error, ActorError):
+            # nothing was computed for anyone; whose fault it is shows one by one
+            return [found for batch in batches for found in await passed_together(trainer, [batch])]
+        return [error] * len(batches)
