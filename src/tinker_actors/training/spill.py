@@ -79,8 +79,8 @@ class Shelf(MutableMapping[str, TrainedPolicy]):
         residency: What may be in memory.
 
     Raises:
-        PolicyError: From lookups, `use` and `add`: state can't be written or read. It stays where it is then, and nothing
-            was added.
+        PolicyError: From lookups, `use` and `add`: state can't be written or read. It stays where it is then,
+            and nothing was added.
     """
 
     def __init__(self, residency: Residency | None = None) -> None:
