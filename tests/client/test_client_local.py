@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from concurrent.futures import CancelledError
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tinker_actors import ServiceClient
+from tinker_actors.client.local import LocalService
 from tinker_actors.data import Datum, ModelInput
 from tinker_actors.errors import ConfigError, DataError, PolicyError, TinkerActorsError
 from tinker_actors.gateway.runtime import ServedModel
@@ -56,6 +58,30 @@ async def test_a_client_that_could_not_start_closes_and_leaves_no_thread(tmp_pat
             pass
     with pytest.raises(NotADirectoryError), ServiceClient.local(SERVED, root=occupied / "below"):
         pass
+    assert client_threads() == 0
+
+
+async def test_a_client_that_is_closed_while_it_starts_waits_for_no_more_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    begun, cancelled = threading.Event(), threading.Event()
+
+    async def loading(service: LocalService) -> None:
+        begun.set()
+        try:
+            await asyncio.sleep(10)
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
+
+    monkeypatch.setattr(LocalService, "start", loading)
+    client = ServiceClient.local(SERVED, root=tmp_path)
+    waiting = client.create_lora_training_client("tiny-llama")
+    assert await asyncio.to_thread(begun.wait, 10)
+    await asyncio.to_thread(client.close)
+    assert cancelled.is_set()
+    with pytest.raises(CancelledError):
+        waiting.result(0)
     assert client_threads() == 0
 
 

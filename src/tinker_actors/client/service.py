@@ -237,6 +237,8 @@ class ServiceClient:
             return self._starting
 
     async def _stop(self, starting: ApiFuture[None], error: BaseException | None) -> None:
+        if starting.future().cancel():  # nobody waits for it any more, and the thread ends with what is left of it
+            return
         try:
             await starting
         except Exception:  # whose call began it has heard why; what wasn't started needn't be stopped
