@@ -5,7 +5,7 @@ import json
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import AddedToken, decoders, models
+from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
 from tokenizers import Tokenizer as Backend
 
 from tinker_actors.data import Message, ToolCall
@@ -219,6 +219,43 @@ def test_bos_first_template_gives_one_bos_and_the_same_ids_as_its_text() -> None
     assert tokens == TOKENIZER.encode("<s>[INST] hi [/INST]")
     text, _ = play(renderer, [("hi", TOKENIZER.encode(" yo </s>")), ("bye", TOKENIZER.encode(" so"))])
     assert text == "<s>[INST] hi [/INST] yo </s>[INST] bye [/INST] so"
+
+
+LETTERS = {letter: index for index, letter in enumerate("▁abcdefghijklmnopqrstuvwxyz\n ")}
+
+
+@pytest.mark.parametrize("spaces", ["first", "always", "normalizer"])
+@pytest.mark.parametrize("closed", [True, False])
+def test_a_tokenizer_that_begins_texts_with_a_space_writes_none_where_a_text_goes_on(spaces: str, closed: bool) -> None:
+    backend = Backend(models.BPE(vocab=LETTERS, merges=[]))
+    if spaces == "normalizer":
+        backend.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+        backend.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
+    else:
+        backend.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=spaces)
+        backend.decoder = decoders.Metaspace(prepend_scheme=spaces)
+    backend.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in SPECIAL[3:5]])
+    renderer = Renderer(Tokenizer(backend, eos_token="<|im_end|>"), TRIMS)
+    action = renderer.encode_action("yo")
+    assert [renderer.tokenizer.token_text(token) for token in action] == ["y", "o", "<|im_end|>"]
+    sampled = action if closed else action[:-1]
+    held = [*renderer.start([user("hi")]).tokens, *sampled]
+    more = renderer.extend(held, [user("hi"), assistant("yo")], [user("bye")], sampled)
+    assert not more.restarts
+    whole = renderer.start([user("hi"), assistant("yo"), user("bye")]).tokens  # T9: the same ids either way
+    assert (*held, *more.tokens) == whole
+
+
+def test_a_text_begins_with_one_bos_where_the_model_expects_one() -> None:
+    backend = Backend(models.BPE(vocab=LETTERS, merges=[]))
+    backend.add_special_tokens([AddedToken("<s>", special=True, normalized=False)])
+    plain = Tokenizer(backend, bos_token="<s>")
+    backend = Backend.from_str(backend.to_str())
+    backend.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", plain.bos_id or 0)])
+    expects = Tokenizer(backend, bos_token="<s>")
+    assert (plain.adds_bos, expects.adds_bos) == (False, True)
+    assert plain.encode_from_start("ab") == [1, 2]
+    assert expects.encode_from_start("ab") == expects.encode_from_start("<s>ab") == [expects.bos_id, 1, 2]
 
 
 def test_refused_role_names_the_template_and_the_roles() -> None:

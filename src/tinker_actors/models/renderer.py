@@ -84,6 +84,7 @@ class Renderer:
         )
         self._introduction = ""
         self._end_of_turn, self.stop_text = self._closing_of_a_turn()
+        self._opening = self._opening_of_a_turn()
         end_of_turn = () if self._end_of_turn is None else (self._end_of_turn,)
         self.stop_ids: tuple[int, ...] = tuple(dict.fromkeys((*end_of_turn, *tokenizer.stop_ids)))
 
@@ -130,7 +131,7 @@ class Renderer:
         middle, found, rest = now.removeprefix(before).partition(_SENTINEL)
         if not now.startswith(before) or not found or middle.split() != action.split():
             return Rendered(input=self._whole_prompt([*messages, *new]), restarts=True)
-        return Rendered(input=self._encoded(self._unsaid(rest, sampled), new), restarts=False)
+        return Rendered(input=self._encoded(self._unsaid(rest, sampled), new, after=held[-1:]), restarts=False)
 
     def parse(self, sampled: Sequence[int]) -> str:
         """Text of an action: without the stop token and without special tokens."""
@@ -149,7 +150,7 @@ class Renderer:
         """
         if not self.stop_ids:
             raise ModelError("neither the chat template nor the tokenizer names a token that ends an action")
-        return (*self.tokenizer.encode(text), self.stop_ids[0])
+        return (*self.tokenizer.encode(text, after=self._opening), self.stop_ids[0])
 
     def written(self, messages: Sequence[Message]) -> str:
         """The text of the assistant's message that a conversation ends with, tool calls as the template writes them.
@@ -182,9 +183,15 @@ class Renderer:
     def _whole_prompt(self, messages: Sequence[Message]) -> ModelInput:
         return self._encoded(self._text(messages, generation_prompt=True), messages)
 
-    def _encoded(self, text: str, messages: Sequence[Message]) -> ModelInput:
-        """Tokens of a text in which the template has written one placeholder for each image of these messages."""
-        ids, rule = self.tokenizer.encode(text), self.tokenizer.images
+    def _encoded(self, text: str, messages: Sequence[Message], *, after: Sequence[int] = ()) -> ModelInput:
+        """Tokens of a text in which the template has written one placeholder for each image of these messages.
+
+        Args:
+            text: The text.
+            messages: Those that it shows.
+            after: The tokens that it goes on from, or the last of them.
+        """
+        ids, rule = self.tokenizer.encode(text, after=self.tokenizer.decode(after)), self.tokenizer.images
         if rule is None:
             return ModelInput.of(ids)
         images = [image for message in messages for image in message.images]
@@ -228,6 +235,11 @@ class Renderer:
         if first in self.tokenizer.special_ids:
             return first, first_text
         return (first, text) if first_text == text else (None, text)
+
+    def _opening_of_a_turn(self) -> str:
+        """The last token's text of what an assistant turn begins with."""
+        prompt = self._template.render([Message(role="user", content="-")], generation_prompt=True)
+        return self.tokenizer.decode(self.tokenizer.encode(prompt)[-1:])
 
 
 def _template_source(tokenizer: Tokenizer, chat_template: str | None) -> str:

@@ -111,9 +111,24 @@ class Tokenizer:
         """The contents of a `tokenizer.json` that makes this tokenizer."""
         return self._backend.to_str()
 
-    def encode(self, text: str) -> list[int]:
-        """Ids of `text`. Special tokens written in the text become their ids; none are added."""
-        return self._backend.encode(text, add_special_tokens=False).ids
+    def encode(self, text: str, *, after: str = "") -> list[int]:
+        """Ids of `text`. Special tokens written in the text become their ids; none are added.
+
+        Args:
+            text: The text.
+            after: What it goes on from. Some tokenizers begin a text with a space, which has no place amid one.
+        """
+        ids = self._backend.encode(after + text, add_special_tokens=False).ids
+        if not after:
+            return ids
+        before = self.encode(after)
+        # where a token lies across the boundary, the text has ids of its own all the same
+        return ids[len(before) :] if ids[: len(before)] == before else self.encode(text)
+
+    def encode_from_start(self, text: str) -> list[int]:
+        """Ids of a text as the model expects texts to begin: with `bos_id` once, if it does."""
+        ids = self.encode(text)
+        return [self.bos_id, *ids] if self.adds_bos and self.bos_id is not None and ids[:1] != [self.bos_id] else ids
 
     def decode(self, ids: Sequence[int], *, skip_special: bool = False) -> str:
         """Text of `ids`; special tokens are written out unless `skip_special`."""

@@ -159,7 +159,8 @@ class _Inference:
     def _encoded(self, row: PromptRow) -> ModelInput:
         if row.messages is not None:
             return self._renderer.start(row.messages).input
-        return ModelInput.of(self._renderer.tokenizer.encode(row.text) if row.text is not None else row.tokens or ())
+        tokenizer = self._renderer.tokenizer
+        return ModelInput.of(tokenizer.encode_from_start(row.text) if row.text is not None else row.tokens or ())
 
 
 def _record(index: int, request: SamplingRequest, answer: object) -> dict[str, Any]:

@@ -124,7 +124,7 @@ class Answering:
         tell: Tell | None,
     ) -> Answered:
         tokenizer = speaker.tokenizer
-        tokens = _encoded(prompt, tokenizer) if isinstance(prompt, str) else prompt
+        tokens = tuple(tokenizer.encode_from_start(prompt)) if isinstance(prompt, str) else prompt
         text = prompt if isinstance(prompt, str) else tokenizer.decode(tokens)
         scores = asked.max_tokens == 0
         with sampling_errors(prompt="prompt", grammar=None):
@@ -270,11 +270,3 @@ def _answered(
         choices=choices_of(reply.samples, id=begun.id, reader=reader, wanted=wanted, tokenizer=tokenizer),
         cached_tokens=reply.cached_tokens,
     )
-
-
-def _encoded(text: str, tokenizer: Tokenizer) -> tuple[int, ...]:
-    """Ids of a text as the model expects texts to begin."""
-    tokens, bos = tokenizer.encode(text), tokenizer.bos_id
-    if bos is not None and tokenizer.adds_bos and tokens[:1] != [bos]:
-        tokens = [bos, *tokens]
-    return tuple(tokens)
