@@ -117,7 +117,7 @@ class Ours(Telling):
         from peft import LoraConfig, get_peft_model
 
         from tinker_actors.models import load_base, load_tokenizer
-        from tinker_actors.policies import SnapshotStore
+        from tinker_actors.policies import Origin, SnapshotStore
         from tinker_actors.sampling.engine import Engine
         from tinker_actors.sampling.limits import EngineLimits
         from tinker_actors.sampling.residents import Residents
@@ -131,7 +131,7 @@ class Ours(Telling):
             model = get_peft_model(base.skeleton(), config)
             if case.adapters:
                 fill(model, number)
-            snapshot = store.publish(f"p{number}", model.save_pretrained, step=0, base_model=MODEL)
+            snapshot = store.publish(f"p{number}", model.save_pretrained, Origin(step=0, base_model=MODEL))
             handles.append(snapshot.handle)
         residents = Residents(base=base, store=store)
         residents.replace(handles, residents.check(handles))

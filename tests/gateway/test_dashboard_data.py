@@ -20,7 +20,7 @@ from tinker_actors.gateway.dashboard import episodes
 from tinker_actors.gateway.dashboard.metrics_file import MOST_RECORDS, last_record, read_metrics
 from tinker_actors.gateway.keys import KeyStore
 from tinker_actors.gateway.record_kinds import CheckpointRecord, ModelRecord
-from tinker_actors.policies import SnapshotStore
+from tinker_actors.policies import Origin, SnapshotStore
 
 API = "/dashboard/api"
 
@@ -257,9 +257,9 @@ async def test_clients_policies_are_shown_with_what_each_grew_from_and_to_their_
         _, theirs = keys.add("them")
         async with dashboard(tmp_path, admit=Admission(keys)) as board:
             store, records = SnapshotStore(board.gateway.runtime.store), board.gateway.records
-            common: dict[str, Any] = {"write": lambda folder: None, "base_model": "m"}
-            first = store.publish("run:train:0", step=1, **common)
-            stored = (first, store.publish("run:train:0", step=3, parent=first.handle, **common))
+            first = store.publish("run:train:0", lambda _: None, Origin(step=1, base_model="m"))
+            later = Origin(step=3, base_model="m", parent=first.handle)
+            stored = (first, store.publish("run:train:0", lambda _: None, later))
             made: dict[str, Any] = {"tenant": "me", "base_model": "m", "rank": 8, "model_id": "run:train:0"}
             records.models.put(ModelRecord(session_id="run", optimizer="adamw", created_at=1.0, used_at=1.0, **made))
             for name, snapshot in zip(("first", "second"), stored, strict=True):

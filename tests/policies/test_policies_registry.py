@@ -4,7 +4,7 @@ import pytest
 
 from tinker_actors.actors import Actor, ActorDiedError, ActorFailure, Mesh
 from tinker_actors.errors import PolicyConflictError, PolicyError, UnknownPolicyError
-from tinker_actors.policies import PolicyRegistry, Retention, Snapshot, SnapshotStore
+from tinker_actors.policies import Origin, PolicyRegistry, Retention, Snapshot, SnapshotStore
 from tinker_actors.policies.registry import NOTHING
 
 
@@ -131,7 +131,7 @@ class Reader(Actor):
 
 
 def stored(store, policy="p"):
-    return store.publish(policy, lambda folder: None, step=0, base_model="tiny-llama")
+    return store.publish(policy, lambda folder: None, Origin(step=0, base_model="tiny-llama"))
 
 
 async def test_what_somebody_uses_does_not_expire_until_they_say_so(tmp_path):

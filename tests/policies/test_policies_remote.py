@@ -8,7 +8,7 @@ import fsspec
 import pytest
 
 from tinker_actors.errors import ConfigError, PolicyError, SnapshotCorruptError, StoreError, UnknownPolicyError
-from tinker_actors.policies import Retention, SnapshotStore
+from tinker_actors.policies import Origin, Retention, SnapshotStore
 
 
 def writing(text):
@@ -21,7 +21,8 @@ def writing(text):
 
 
 def publish(store, text="w", policy="p", **facts):
-    return store.publish(policy, writing(text), step=facts.pop("step", 0), base_model="tiny-llama", **facts)
+    ttl = facts.pop("ttl", None)
+    return store.publish(policy, writing(text), Origin(**{"step": 0, "base_model": "tiny-llama", **facts}), ttl=ttl)
 
 
 def files_of(url):
@@ -34,7 +35,7 @@ def files_of(url):
 def test_what_is_published_is_found_again_with_all_it_says(remote, url):
     first = publish(remote)
     second = publish(remote, "v", step=3, parent=first.handle, kind="full", ttl=60.0, spec={"rank": 4})
-    saved = remote.checkpoint("p", "final", writing("moments"), step=3, base_model="tiny-llama")
+    saved = remote.checkpoint("p", "final", writing("moments"), Origin(step=3, base_model="tiny-llama"))
     reader = SnapshotStore(url)
     assert (first.number, second.number, saved.number) == (1, 2, 1)
     assert second.path == f"{url}/p/sampler_weights/000002"
@@ -44,7 +45,7 @@ def test_what_is_published_is_found_again_with_all_it_says(remote, url):
     assert reader.policies() == ("p",)
     assert reader.manifest(second.handle).spec == {"rank": 4}
     with pytest.raises(PolicyError, match="final exists"):
-        reader.checkpoint("p", "final", writing("other"), step=4, base_model="tiny-llama")
+        reader.checkpoint("p", "final", writing("other"), Origin(step=4, base_model="tiny-llama"))
     with pytest.raises(UnknownPolicyError, match=r"000009 is not in the store .*: 000001, 000002"):
         reader.get("tinker://p/sampler_weights/000009")
     assert reader.list("q") == ()
@@ -98,7 +99,7 @@ def test_a_writer_that_fails_leaves_nothing_and_its_number_is_spent(remote):
         raise OSError("disk full")
 
     with pytest.raises(OSError, match="disk full"):
-        remote.publish("p", fail, step=1, base_model="tiny-llama")
+        remote.publish("p", fail, Origin(step=1, base_model="tiny-llama"))
     assert remote.list("p") == (good,)
     assert publish(remote).number == 3
 
@@ -117,7 +118,7 @@ def test_what_a_killed_writer_of_the_same_name_left_does_not_spoil_a_checkpoint(
     files, path = files_of(f"{remote.root}/p/weights/step-1/left.bin")
     files.makedirs(path.rpartition("/")[0], exist_ok=True)
     files.pipe_file(path, b"half")
-    saved = remote.checkpoint("p", "step-1", writing("w"), step=1, base_model="tiny-llama")
+    saved = remote.checkpoint("p", "step-1", writing("w"), Origin(step=1, base_model="tiny-llama"))
     shutil.rmtree(cache)
     remote.verify(saved)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tinker_actors.errors import ConfigError, PolicyError, SnapshotCorruptError, UnknownPolicyError
-from tinker_actors.policies import Retention, SnapshotStore
+from tinker_actors.policies import Origin, Retention, SnapshotStore
 from tinker_actors.policies.handles import Handle
 from tinker_actors.policies.local_place import LocalPlace
 
@@ -24,7 +24,8 @@ def writing(text: str):
 
 
 def publish(store: SnapshotStore, text: str = "w", policy: str = "p", **facts):
-    return store.publish(policy, writing(text), step=facts.pop("step", 0), base_model="tiny-llama", **facts)
+    ttl = facts.pop("ttl", None)
+    return store.publish(policy, writing(text), Origin(**{"step": 0, "base_model": "tiny-llama", **facts}), ttl=ttl)
 
 
 @pytest.fixture
@@ -134,7 +135,7 @@ def test_a_writer_that_fails_leaves_nothing_and_the_last_good_one(store):
         raise OSError("disk full")
 
     with pytest.raises(OSError, match="disk full"):
-        store.publish("p", fail, step=1, base_model="tiny-llama")
+        store.publish("p", fail, Origin(step=1, base_model="tiny-llama"))
     assert store.list("p") == (good,)
     assert {path.name for path in Path(good.path).parent.iterdir()} == {".numbers", "000001"}
     assert publish(store).number == 3
@@ -143,10 +144,10 @@ def test_a_writer_that_fails_leaves_nothing_and_the_last_good_one(store):
 def test_a_writer_that_is_killed_leaves_the_last_good_one(store):
     good = publish(store)
     code = (
-        "import os, sys; from tinker_actors.policies import SnapshotStore\n"
+        "import os, sys; from tinker_actors.policies import Origin, SnapshotStore\n"
         "def write(folder):\n"
         "    (folder / 'w').write_text('half'); os.kill(os.getpid(), 9)\n"
-        "SnapshotStore(sys.argv[1]).publish('p', write, step=1, base_model='b')"
+        "SnapshotStore(sys.argv[1]).publish('p', write, Origin(step=1, base_model='b'))"
     )
     assert subprocess.run([sys.executable, "-c", code, str(store.root)]).returncode == -9
     assert store.latest("p") == good
@@ -240,17 +241,17 @@ def test_a_time_to_live_that_cannot_work_is_refused(store, ttl):
 
 
 def test_a_checkpoint_has_a_name_of_its_own_and_is_not_rewritten(store):
-    facts = {"step": 2, "base_model": "tiny-llama"}
+    origin = Origin(step=2, base_model="tiny-llama")
     publish(store)
-    checkpoint = store.checkpoint("p", "final", writing("moments"), **facts)
+    checkpoint = store.checkpoint("p", "final", writing("moments"), origin)
     assert (checkpoint.handle, checkpoint.number) == ("tinker://p/weights/final", 1)
     with pytest.raises(PolicyError, match="exists"):
-        store.checkpoint("p", "final", writing("other"), **facts)
+        store.checkpoint("p", "final", writing("other"), origin)
     store.verify(checkpoint)
     assert store.latest("p", "weights") == checkpoint
     assert len(store.list("p")) == 1
     store.delete(checkpoint.handle)
-    assert store.checkpoint("p", "final", writing("other"), **facts).number == 2
+    assert store.checkpoint("p", "final", writing("other"), origin).number == 2
 
 
 def _publish_some(root: str, count: int) -> list[int]:

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from tinker_actors.models import load_base, load_tokenizer, save_model_directory
-from tinker_actors.policies import Snapshot, SnapshotStore
+from tinker_actors.policies import Origin, Snapshot, SnapshotStore
 from tinker_actors.sampling import SamplingParams, SamplingReply, SamplingRequest
 from tinker_actors.sampling.engine import Engine
 from tinker_actors.sampling.limits import EngineLimits
@@ -72,7 +72,7 @@ class Publisher:
             for path in source.iterdir():
                 path.rename(folder / path.name)
 
-        snapshot = self.store.publish(policy, write, step=step, base_model=BASE, kind="full")
+        snapshot = self.store.publish(policy, write, Origin(step=step, base_model=BASE, kind="full"))
         return Published(snapshot, model.eval())
 
     def lora(
@@ -87,7 +87,7 @@ class Publisher:
             for name, parameter in model.named_parameters():
                 if "lora_" in name:
                     parameter.normal_(std=std, generator=generator)
-        snapshot = self.store.publish(policy, model.save_pretrained, step=step, base_model=base)
+        snapshot = self.store.publish(policy, model.save_pretrained, Origin(step=step, base_model=base))
         return Published(snapshot, model.eval())
 
 

@@ -4,6 +4,7 @@ import pytest
 from sampling_harness import TOKENIZER, ask
 
 from tinker_actors.errors import ModelError, PolicyError, UnknownPolicyError
+from tinker_actors.policies import Origin
 from tinker_actors.sampling import SamplingReply
 from tinker_actors.sampling.prefixes import BLOCK
 
@@ -141,7 +142,7 @@ def test_an_adapter_that_cannot_be_placed_leaves_what_was_served(harness, publis
     def write(folder):
         (folder / "adapter_config.json").write_text("{}")
 
-    bad = publisher.store.publish("bad", write, step=0, base_model="tiny-llama")
+    bad = publisher.store.publish("bad", write, Origin(step=0, base_model="tiny-llama"))
     engine = harness()
     with pytest.raises(ModelError):
         engine.refresh(good.handle, bad.handle)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from tinker_actors.lazy import lazy_names
 from tinker_actors.policies.handles import Handle, HandleKind, PolicyId
 from tinker_actors.policies.retention import Retention
-from tinker_actors.policies.sealing import Manifest
+from tinker_actors.policies.sealing import Manifest, Origin
 from tinker_actors.policies.snapshot import Snapshot
 from tinker_actors.policies.spec import PolicyKind, PolicySpec, Role
 from tinker_actors.policies.store import SnapshotStore
@@ -19,6 +19,7 @@ __all__ = [
     "Handle",
     "HandleKind",
     "Manifest",
+    "Origin",
     "PolicyId",
     "PolicyKind",
     "PolicyRegistry",

@@ -8,16 +8,36 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Collection, Generator
+from collections.abc import Callable, Collection, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, cast
 
 from tinker_actors.errors import SnapshotCorruptError
+from tinker_actors.policies.spec import PolicyKind
 
 MANIFEST = "manifest.json"
 FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """Where the weights that are stored come from.
+
+    Attributes:
+        step: Optimizer steps that their policy has behind it.
+        base_model: The base model's name.
+        kind: What is stored: a PEFT directory (`lora`) or a model directory (`full`).
+        parent: Handle of the snapshot or checkpoint that the weights grew from.
+        spec: What the policy was made from, as plain data; None if that isn't said.
+    """
+
+    step: int
+    base_model: str
+    kind: PolicyKind = "lora"
+    parent: str | None = None
+    spec: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,12 +61,17 @@ class Manifest:
     number: int
     step: int
     base_model: str
-    kind: str
+    kind: PolicyKind
     parent: str | None
     created_at: float
     files: dict[str, str]
     expires_at: float | None = None
     spec: dict[str, Any] | None = None
+
+    @property
+    def origin(self) -> Origin:
+        """Where the weights come from, to store a copy with."""
+        return Origin(step=self.step, base_model=self.base_model, kind=self.kind, parent=self.parent, spec=self.spec)
 
     def dumps(self) -> str:
         """As JSON text, with a digest of itself."""

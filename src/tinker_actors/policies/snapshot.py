@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import cast
 
 from tinker_actors.policies.handles import Handle, PolicyId
 from tinker_actors.policies.sealing import Manifest
@@ -47,7 +46,7 @@ class Snapshot:
             number=manifest.number,
             step=manifest.step,
             base_model=manifest.base_model,
-            kind=cast(PolicyKind, manifest.kind),
+            kind=manifest.kind,
             path=path,
             parent=manifest.parent,
             created_at=manifest.created_at,

@@ -5,18 +5,16 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Any
 
 from tinker_actors.errors import PolicyError, SnapshotCorruptError, UnknownPolicyError
 from tinker_actors.policies.full_disk import full_disk_told
 from tinker_actors.policies.handles import Handle, HandleKind, PolicyId, check_id
 from tinker_actors.policies.places import place_of
 from tinker_actors.policies.retention import Retention
-from tinker_actors.policies.sealing import MANIFEST, Manifest
+from tinker_actors.policies.sealing import MANIFEST, Manifest, Origin
 from tinker_actors.policies.snapshot import Snapshot
-from tinker_actors.policies.spec import PolicyKind
 
 
 class SnapshotStore:
@@ -43,27 +41,14 @@ class SnapshotStore:
         self.root = self._place.root
 
     def publish(
-        self,
-        policy_id: PolicyId,
-        write: Callable[[Path], None],
-        *,
-        step: int,
-        base_model: str,
-        kind: PolicyKind = "lora",
-        parent: str | None = None,
-        spec: Mapping[str, Any] | None = None,
-        ttl: float | None = None,
+        self, policy_id: PolicyId, write: Callable[[Path], None], origin: Origin, *, ttl: float | None = None
     ) -> Snapshot:
         """Store the next snapshot of a policy for samplers.
 
         Args:
             policy_id: The policy.
             write: Writes the snapshot's files into the folder that it is given.
-            step: Optimizer steps that the policy has behind it.
-            base_model: The base model's name.
-            kind: What `write` writes: a PEFT directory or a model directory.
-            parent: Handle of the snapshot or checkpoint that the weights grew from.
-            spec: What the policy was made from, as plain data.
+            origin: Where the weights come from, and what `write` writes.
             ttl: Seconds after which it may expire; None for never.
 
         Raises:
@@ -74,21 +59,9 @@ class SnapshotStore:
             raise PolicyError(f"ttl is {ttl}; a positive number of seconds, or None, is needed")
         number = self._place.take_number(check_id("policy id", policy_id), "sampler_weights")
         handle = Handle(policy_id=policy_id, kind="sampler_weights", name=f"{number:06d}")
-        facts = {"step": step, "base_model": base_model, "kind": kind, "parent": parent, "spec": spec, "ttl": ttl}
-        return self._seal(handle, number, write, facts)
+        return self._seal(handle, number, write, origin, ttl)
 
-    def checkpoint(
-        self,
-        policy_id: PolicyId,
-        name: str,
-        write: Callable[[Path], None],
-        *,
-        step: int,
-        base_model: str,
-        kind: PolicyKind = "lora",
-        parent: str | None = None,
-        spec: Mapping[str, Any] | None = None,
-    ) -> Snapshot:
+    def checkpoint(self, policy_id: PolicyId, name: str, write: Callable[[Path], None], origin: Origin) -> Snapshot:
         """Store a named training checkpoint of a policy; arguments as for `publish`.
 
         Raises:
@@ -99,8 +72,7 @@ class SnapshotStore:
         if name in self._place.names(policy_id, "weights"):
             raise PolicyError(f"{handle} exists; checkpoints are not rewritten, so choose another name or delete it")
         number = self._place.take_number(policy_id, "weights")
-        facts = {"step": step, "base_model": base_model, "kind": kind, "parent": parent, "spec": spec}
-        return self._seal(handle, number, write, facts)
+        return self._seal(handle, number, write, origin, None)
 
     def delete(self, handle: str) -> None:
         """Delete a snapshot or checkpoint; its number is not given again.
@@ -250,24 +222,26 @@ class SnapshotStore:
         kept = {*in_use, *self.pinned(policy_id, kind)} if found else set(in_use)
         return tuple(retention.expired(found, now=time.time(), kept=kept))
 
-    def _seal(self, handle: Handle, number: int, write: Callable[[Path], None], facts: Mapping[str, Any]) -> Snapshot:
+    def _seal(
+        self, handle: Handle, number: int, write: Callable[[Path], None], origin: Origin, ttl: float | None
+    ) -> Snapshot:
         def fill(folder: Path) -> None:
             with full_disk_told(str(self.root)):
                 write(folder)
 
         def describe(files: dict[str, str]) -> Manifest:
-            now, ttl, spec = time.time(), facts.get("ttl"), facts["spec"]
+            now = time.time()
             return Manifest(
                 handle=str(handle),
                 number=number,
-                step=facts["step"],
-                base_model=facts["base_model"],
-                kind=facts["kind"],
-                parent=facts["parent"],
+                step=origin.step,
+                base_model=origin.base_model,
+                kind=origin.kind,
+                parent=origin.parent,
                 created_at=now,
                 files=files,
                 expires_at=None if ttl is None else now + ttl,
-                spec=None if spec is None else dict(spec),
+                spec=None if origin.spec is None else dict(origin.spec),
             )
 
         return Snapshot.of(self._place.seal(handle, fill, describe), self._place.where(handle))

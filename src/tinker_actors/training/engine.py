@@ -223,7 +223,7 @@ class TrainingEngine:
             NotInTrainingError: No policy of this id is in training here.
         """
         policy = self._policy(policy_id)
-        snapshot = self.store.publish(policy_id, policy.write_snapshot, ttl=ttl, **policy.facts())
+        snapshot = self.store.publish(policy_id, policy.write_snapshot, policy.origin(), ttl=ttl)
         if lent := policy.lend():
             hand_over(snapshot, lent)
         policy.parent = policy.snapshot = snapshot.handle
@@ -238,7 +238,7 @@ class TrainingEngine:
         """
         policy = self._policy(policy_id)
         write = partial(write_checkpoint, policy)
-        return self.store.checkpoint(policy_id, name, write, **policy.facts()).handle
+        return self.store.checkpoint(policy_id, name, write, policy.origin()).handle
 
     def load(
         self, handle: str, *, policy: str | None = None, optimizer: bool = True, store: str | Path | None = None

@@ -20,7 +20,7 @@ from tinker_actors.errors import PolicyError
 from tinker_actors.models import BaseModel, save_model_directory
 from tinker_actors.models.adapters import Adapter, AdapterWeights
 from tinker_actors.models.lent import LentWeights, lent_adapter
-from tinker_actors.policies import PolicySpec
+from tinker_actors.policies import Origin, PolicySpec
 from tinker_actors.training.adapters import full_model, lora_model
 from tinker_actors.training.contract import AdamParams, OptimStepResult, PolicyInfo
 from tinker_actors.training.optimizer import PolicyOptimizer, hidden_matrices
@@ -233,15 +233,15 @@ class TrainedPolicy:
             snapshot=self.snapshot,
         )
 
-    def facts(self) -> dict[str, Any]:
-        """What a store is told of its weights, as `SnapshotStore.publish` takes it."""
-        return {
-            "step": self.step,
-            "base_model": self.spec.base_model,
-            "kind": self.spec.kind,
-            "parent": self.parent,
-            "spec": asdict(self.spec),
-        }
+    def origin(self) -> Origin:
+        """Where its weights come from, as a store is told."""
+        return Origin(
+            step=self.step,
+            base_model=self.spec.base_model,
+            kind=self.spec.kind,
+            parent=self.parent,
+            spec=asdict(self.spec),
+        )
 
     def _adapter(self) -> Adapter | None:
         if self._adapted is None:

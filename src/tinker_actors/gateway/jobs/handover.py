@@ -13,6 +13,7 @@ import shutil
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -195,7 +196,7 @@ def _take(
                 place.parent.mkdir(parents=True, exist_ok=True)
                 _link(file, place)
 
-    taken = target.publish(policy, write, step=found.step, base_model=base_model, kind=found.kind, spec=manifest.spec)
+    taken = target.publish(policy, write, replace(manifest.origin, base_model=base_model, parent=None))
     rank = PolicySpec.from_plain(manifest.spec).rank if manifest.spec is not None and found.kind == "lora" else 0
     size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
     return taken, rank, size

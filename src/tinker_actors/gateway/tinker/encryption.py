@@ -58,15 +58,7 @@ class Encryption:
                 encrypted.parent.mkdir(parents=True, exist_ok=True)
                 self._age.encrypt_file(str(folder / name), str(encrypted), self._recipients)
 
-        return store.publish(
-            source.policy_id,
-            write,
-            step=source.step,
-            base_model=source.base_model,
-            kind=source.kind,
-            parent=source.parent,
-            spec=manifest.spec,
-        )
+        return store.publish(source.policy_id, write, manifest.origin)
 
     def _read(self, place: int, text: str) -> Any:
         kind = self._age.ssh if text.startswith("ssh-") else self._age.x25519
