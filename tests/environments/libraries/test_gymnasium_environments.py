@@ -188,6 +188,9 @@ def test_actions_of_every_space_are_understood():
         (spaces.MultiDiscrete([3]), "[1e400]"),
         (spaces.Discrete(4), "3" * 5000),
         (spaces.Tuple([spaces.Discrete(2)]), "[" * 5000),
+        (spaces.Tuple([spaces.MultiBinary(1)]), "[[1" + "0" * 400 + "]]"),
+        (spaces.Box(-np.inf, np.inf, (1,)), "[1e60]"),
+        (spaces.Box(-np.inf, np.inf, (1,)), "[1e400]"),
     ],
 )
 def test_no_other_action_is_made_of_a_number_or_brackets_that_cannot_be_read(space, text):

@@ -191,10 +191,14 @@ def _shaped(space: spaces.Box | spaces.MultiDiscrete | spaces.MultiBinary, numbe
     if np.issubdtype(space.dtype, np.integer):
         if not (array == np.trunc(array)).all():
             raise IllegalActionError("integers are needed")
-        held = np.iinfo(cast("Any", space.dtype))
-        if ((array < held.min) | (array > held.max)).any():  # a cast would make other numbers of them
-            raise IllegalActionError(f"integers from {held.min} to {held.max} are needed")
-    return array.astype(space.dtype)
+        limits = np.iinfo(cast("Any", space.dtype))
+        if ((array < limits.min) | (array > limits.max)).any():  # a cast would make other numbers of them
+            raise IllegalActionError(f"integers from {limits.min} to {limits.max} are needed")
+    with np.errstate(over="ignore"):
+        held = array.astype(space.dtype)
+    if not np.isfinite(held).all():  # a space without bounds would take them
+        raise IllegalActionError("finite numbers are needed")
+    return held
 
 
 def _json(text: str) -> Any:
@@ -224,6 +228,6 @@ def _value(space: spaces.Space[Any], given: Any) -> Any:
     if isinstance(space, spaces.Box | spaces.MultiDiscrete | spaces.MultiBinary):
         try:
             return _shaped(space, np.asarray(given, dtype=float).reshape(-1).tolist())
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, OverflowError) as error:
             raise IllegalActionError(str(error)) from None
     raise ConfigError(f"there are no texts for actions of {space}; override choose(seat, text)")
