@@ -141,6 +141,8 @@ async def test_each_result_stands_once_in_call_order_however_long_each_takes():
         ('{"name": "move", "arg', "the call can't be read"),
         ("[1]", "the call can't be read"),
         ('{"name": "move", "arguments": ' + "[" * 5000, "the call can't be read"),
+        ('{"name": "move", "arguments": {"\\ud83d": 1}}', "the call can't be read"),
+        ('{"name": "move", "arguments": "{\\"steps\\": \\"\\\\uD800\\"}"}', "surrogates not allowed"),
         ('{"name": "move", "arguments": {"steps": ' + "[" * 200 + "]" * 200 + "}}", "the call can't be read"),
     ],
 )
