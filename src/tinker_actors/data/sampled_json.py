@@ -14,8 +14,8 @@ def read_sampled_json(text: str) -> Any:
     """The value of a text that was sampled, or that somebody outside sent on.
 
     A model that repeats itself writes brackets within brackets by the thousand. Python's reader gives up on those with
-    `RecursionError`, which is no `ValueError`, and a template that writes them again may give up on fewer. Half of a pair
-    of surrogates that it reads is no text that a tokenizer takes.
+    `RecursionError`, which is no `ValueError`, and a template that writes them again may give up on fewer. Half of
+    a surrogate pair, which it does read, is no text that a tokenizer takes.
 
     >>> read_sampled_json('{"a": [1]}')
     {'a': [1]}
