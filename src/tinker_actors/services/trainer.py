@@ -15,7 +15,7 @@ from tinker_actors.actors import Actor
 from tinker_actors.data import Datum
 from tinker_actors.errors import ConfigError, NotInTrainingError, PolicyError, SamplingError
 from tinker_actors.models.catalogue import resolve
-from tinker_actors.policies import Handle, HandleKind, PolicySpec, Snapshot, SnapshotStore
+from tinker_actors.policies import Handle, HandleKind, Origin, PolicySpec, Snapshot, SnapshotStore
 from tinker_actors.policies.at_service import path_at_service, write_path
 from tinker_actors.policies.handles import check_id
 from tinker_actors.services.batches import computed_here, result_here, sendable
@@ -177,8 +177,9 @@ class TinkerTrainer(Actor):
         seconds = None if ttl is None else math.ceil(ttl)
         path = await self._there(model.training.save_for_sampler(name, ttl=seconds))
         model.published += 1
-        write = partial(self._store.publish, policy, partial(write_path, path), ttl=ttl, **_facts(model))
-        snapshot = await asyncio.to_thread(write)
+        snapshot = await asyncio.to_thread(
+            self._store.publish, policy, partial(write_path, path), _origin(model), ttl=ttl
+        )
         model.parent = snapshot.handle
         await self._keep(snapshot.handle, path)
         return snapshot
@@ -192,10 +193,11 @@ class TinkerTrainer(Actor):
         model = self._model(policy)
         Handle(policy_id=policy, kind="weights", name=name)  # else the service keeps what the store can't name
         path = await self._there(model.training.save_state(name, ttl=None, overwrite=True))
-        write = partial(self._store.checkpoint, policy, name, partial(write_path, path), **_facts(model))
-        handle = (await asyncio.to_thread(write)).handle
-        await self._keep(handle, path)
-        return handle
+        stored = await asyncio.to_thread(
+            self._store.checkpoint, policy, name, partial(write_path, path), _origin(model)
+        )
+        await self._keep(stored.handle, path)
+        return stored.handle
 
     async def load(
         self, handle: str, *, policy: str | None = None, optimizer: bool = True, store: str | None = None
@@ -276,13 +278,8 @@ class TinkerTrainer(Actor):
         return model
 
 
-def _facts(model: _Model) -> dict[str, Any]:
-    return {
-        "step": model.step,
-        "base_model": model.spec.base_model,
-        "parent": model.parent,
-        "spec": asdict(model.spec),
-    }
+def _origin(model: _Model) -> Origin:
+    return Origin(step=model.step, base_model=model.spec.base_model, parent=model.parent, spec=asdict(model.spec))
 
 
 def _stored(store: SnapshotStore, handle: str) -> tuple[Snapshot, str]:
