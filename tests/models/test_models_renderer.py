@@ -147,6 +147,18 @@ def test_closing_tag_sampled_in_several_tokens_is_not_written_twice() -> None:
     assert TOKENIZER.decode(more.tokens) == "</b>\n<u>z</u>\n<a>"
 
 
+@pytest.mark.parametrize(("last", "appended"), [(">\n", "<u>z</u>\n<a>"), (">.", "\n<u>z</u>\n<a>")])
+def test_closing_tag_whose_last_token_says_more_is_not_written_twice(last: str, appended: str) -> None:
+    tokenizer = character_tokenizer([(">", "\n"), (">", ".")])
+    renderer = Renderer(tokenizer, TAGS_IN_LETTERS)
+    sampled = tokenizer.encode("y</b" + last)  # T11: the token that ended the sample stays whole
+    assert tokenizer.token_text(sampled[-1]) == last
+    held = [*renderer.start([user("x")]).tokens, *sampled]
+    more = renderer.extend(held, [user("x"), assistant("y")], [user("z")], sampled)
+    assert not more.restarts
+    assert tokenizer.decode(more.tokens) == appended
+
+
 def test_sample_cut_by_length_is_closed_by_template_tokens() -> None:
     renderer = Renderer(TOKENIZER, "chatml")
     text, mask = play(renderer, [("hi", TOKENIZER.encode("12")), ("go on", [])])
