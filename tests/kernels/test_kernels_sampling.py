@@ -12,7 +12,7 @@ from emulator import Emulator
 from tinker_actors.kernels.backend import kernels_on_cpu
 from tinker_actors.kernels.device_plan import DevicePlan
 from tinker_actors.models import load_base, load_tokenizer
-from tinker_actors.policies import SnapshotStore
+from tinker_actors.policies import Origin, SnapshotStore
 from tinker_actors.sampling import SamplingParams, SamplingReply, SamplingRequest
 from tinker_actors.sampling.engine import Engine
 from tinker_actors.sampling.residents import Residents
@@ -33,7 +33,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> SnapshotStore:
             for name, parameter in model.named_parameters():
                 if "lora_" in name:
                     parameter.normal_(std=0.06, generator=generator)
-        made.publish(f"p{number}", model.save_pretrained, step=0, base_model=BASE)
+        made.publish(f"p{number}", model.save_pretrained, Origin(step=0, base_model=BASE))
     return made
 
 
