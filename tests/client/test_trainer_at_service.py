@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -12,7 +13,7 @@ from tests.gateway.gateways import served
 
 from tinker_actors.actors import Mesh
 from tinker_actors.data import Datum, EpisodeEnd, ModelInput, Trajectory, rl_datums, turns_from_prompts
-from tinker_actors.errors import ConfigError, NotInTrainingError, PolicyError
+from tinker_actors.errors import ConfigError, NotInTrainingError, PolicyError, StoreError
 from tinker_actors.gateway.gateway import Gateway
 from tinker_actors.gateway.runtime import ServedModel
 from tinker_actors.models import load_tokenizer
@@ -227,6 +228,23 @@ async def test_a_publish_reads_no_manifest_of_what_is_kept(tmp_path: Path, monke
         monkeypatch.setattr(SnapshotStore, "manifest", counted)
         await there.publish(policy)
         assert tmp_path / "there" not in read
+
+
+async def test_a_session_ends_although_its_store_can_not_be_read_any_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def gone(self: SnapshotStore, policy_id: str, kind: str) -> frozenset[str]:
+        raise StoreError("the store can't be reached")
+
+    async with served(tmp_path / "service", SERVED) as (gateway, url):
+        async with Mesh() as mesh:
+            there = await spawn(mesh, url, tmp_path / "there")
+            await there.publish(await there.create(SPEC))
+            monkeypatch.setattr(SnapshotStore, "handles", gone)
+            with contextlib.suppress(StoreError):
+                await mesh.stop(there)
+        (session,) = gateway.records.sessions.where()
+        assert session.ended_at is not None
 
 
 async def test_what_a_service_can_not_be_asked_for_is_refused_by_name(tmp_path: Path):

@@ -93,14 +93,12 @@ class TinkerTrainer(Actor):
 
     async def on_stop(self) -> None:
         """Finish the session; what was saved stays."""
-        try:
+        async with contextlib.AsyncExitStack() as ends:
+            ends.push_async_callback(asyncio.to_thread, self._thread.end)
+            ends.push_async_callback(self._finish)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_PATIENCE):
                     await self._drop_gone()
-            with contextlib.suppress(SamplingError):  # the service may be gone
-                await self._there(self._service.stop(None))
-        finally:
-            await asyncio.to_thread(self._thread.end)
 
     async def create(self, spec: PolicySpec) -> str:
         """Make a policy and return its id.
@@ -246,6 +244,10 @@ class TinkerTrainer(Actor):
     async def _there(self, work: Coroutine[Any, Any, T]) -> T:
         """Do work on the client's own thread and loop, which its calls may block."""
         return await self._thread.call(work)
+
+    async def _finish(self) -> None:
+        with contextlib.suppress(SamplingError):  # the service may be gone
+            await self._there(self._service.stop(None))
 
     async def _keep(self, handle: str, path: str) -> None:
         """Remember what lies at the service, and delete there what has left the store."""
