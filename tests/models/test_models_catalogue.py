@@ -149,17 +149,25 @@ def test_tokenizer_falls_back_to_a_temporary_folder_where_the_cache_is_a_file(tm
     assert folder.stat().st_mode & 0o777 == 0o700
 
 
-def test_a_temporary_folder_that_others_can_write_to_is_not_used_for_tokenizers(tmp_path, monkeypatch) -> None:
+@pytest.mark.parametrize("kind", ["folder", "file", "link"])
+def test_a_temporary_folder_that_others_made_is_not_used_for_tokenizers(kind, tmp_path, monkeypatch) -> None:
     from tinker_actors.models import tiny
 
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("TINKER_ACTORS_CACHE", str(tmp_path / "file"))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    theirs.chmod(0o777 if kind == "folder" else 0o700)
     planted = tmp_path / f"tinker-actors-tokenizers-{os.getuid()}"
-    planted.mkdir()
-    planted.chmod(0o777)
-    assert tiny.written_directory({"tokenizer.json": "{}"}).parent != planted
-    assert not list(planted.iterdir())
+    if kind == "folder":
+        theirs = theirs.rename(planted)
+    elif kind == "link":
+        planted.symlink_to(theirs)
+    else:
+        planted.touch()
+    assert tiny.written_directory({"tokenizer.json": "{}"}).parent not in (planted, theirs)
+    assert not list(theirs.iterdir())
 
 
 def test_generation_config_adds_stop_tokens_and_templates_are_found(tmp_path) -> None:

@@ -5,6 +5,7 @@ A name says everything about the weights: `tiny-llama:seed=3` is the same model 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import json
@@ -153,7 +154,8 @@ def written_directory(files: dict[str, str]) -> Path:
 def _own_temporary_folder() -> Path:
     """The same one for all processes of a user, so that they don't pile up; nobody else can write to it."""
     folder = Path(tempfile.gettempdir()) / f"tinker-actors-tokenizers-{os.getuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
     found = folder.lstat()
     if stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077:
         return folder
