@@ -1,6 +1,7 @@
 """Tools: schemas from functions, the forms of calls, results in order, and environments built on them."""
 
 import asyncio
+import itertools
 import json
 import threading
 from pathlib import Path
@@ -284,6 +285,17 @@ def test_json_calls_are_those_that_name_a_known_tool():
     assert [call.id for call in read('[{"name": "calc"}, {"name": "calc"}]', tools).calls] == ["0", "1"]
     for text in ('{"name": "other"}', "7", "[]", "not json", "[" * 5000):
         assert read(text, tools).calls == ()
+
+
+@pytest.mark.parametrize("form", ["hermes", "json"])
+async def test_whatever_json_stands_for_a_name_or_arguments_an_action_can_not_fail_its_episode(form):
+    box = Toolbox([move, calc], format=form)
+    values = ("[]", "{}", "null", "1", "NaN", '"move"', '"calc"', '{"steps": [1]}', '{"expression": NaN}', "[[]]")
+    for name, key, arguments in itertools.product(values, ("arguments", "parameters"), values):
+        body = f'{{"name": {name}, "{key}": {arguments}}}'
+        for text in (calls(body), body, f"[{body}, []]"):
+            used = await box.use(text)
+            assert len(used.results) == len(used.calls)
 
 
 @pytest.mark.parametrize("form", ["hermes", "json", "{name}({arguments})", "<{name}:{arguments}>"])

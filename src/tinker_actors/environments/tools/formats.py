@@ -141,7 +141,8 @@ class JsonFormat:
         except ValueError:
             return Said(text=text)
         entries = cast("list[Any]", value if isinstance(value, list) else [value])
-        if not entries or not all(isinstance(entry, dict) and entry.get("name") in tools for entry in entries):
+        names = [entry.get("name") if isinstance(entry, dict) else None for entry in entries]
+        if not names or not all(isinstance(name, str) and name in tools for name in names):
             return Said(text=text)
         calls = (_json_call(str(place), json.dumps(entry)) for place, entry in enumerate(entries))
         return Said(text="", calls=tuple(calls))
