@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from os.path import commonprefix
 from typing import Any
 
 from tinker_actors.data import Message, ModelInput, ToolList, concatenate
@@ -218,13 +217,16 @@ class Renderer:
             # white space that the template puts before its stop token comes too late once that token was sampled
             unspaced = rest if rest.startswith(stop) else rest.lstrip()
             return unspaced.removeprefix(stop) if unspaced.startswith(stop) else rest
-        # A closing that is ordinary text may have been sampled in several tokens, through a stop string, and the last of
-        # them may say more than it.
+        # A closing that is ordinary text may have been sampled in several tokens, through a stop string, the last of
+        # which may say more than it.
         if self._end_of_turn is None and self.stop_text and rest.startswith(self.stop_text):
             said = self.tokenizer.decode(sampled)
             place = said.rfind(self.stop_text)
             if place >= 0 and place + len(self.stop_text) > len(self.tokenizer.decode(sampled[:-1])):
-                return rest.removeprefix(commonprefix([rest, said[place:]]))
+                closing = said[place:]
+                while not rest.startswith(closing):
+                    closing = closing[:-1]
+                return rest.removeprefix(closing)
         return rest
 
     def _closing_of_a_turn(self) -> tuple[int | None, str]:
