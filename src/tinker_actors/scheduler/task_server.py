@@ -18,6 +18,7 @@ from tinker_actors.scheduler.company import Company
 from tinker_actors.scheduler.config import RunConfig
 from tinker_actors.scheduler.crew import WORKER_RESTARTS, Crew, nodes_of
 from tinker_actors.scheduler.evaluation import Evaluation, evaluate
+from tinker_actors.scheduler.fruitless import Fruitless
 from tinker_actors.scheduler.line_ups import Players
 from tinker_actors.scheduler.observer import Phase, RunObserver, RunSummary
 from tinker_actors.scheduler.rl import Learner, StepResult
@@ -80,6 +81,7 @@ class _Job:
         self._spent = 0.0
         self._plotted = 0.0
         self._shown: Task | None = None  # whose episode is shown before and after training
+        self._fruitless = Fruitless()
 
     async def run(self, state: RunState | None) -> RunSummary:
         """From the start, or from a saved state, to the end."""
@@ -192,6 +194,8 @@ class _Job:
                 transcript(episode, trainer_steps=result.trainer_steps, advantages=result.advantages, step=result.step)
             )
         self._crew.observer.step(result.step, result.metrics)
+        if word := self._fruitless.after(result.metrics):
+            self._crew.observer.note(word)
         if valid:
             self._crew.observer.transcript("latest", _text(valid[0]))
 
