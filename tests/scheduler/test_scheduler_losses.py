@@ -126,6 +126,14 @@ async def test_a_run_that_had_no_reference_can_not_be_resumed_with_one(config):
         await play(config("--kl.coefficient", "0.1", "--trainer.steps", "3"), again=True)
 
 
+async def test_a_reference_that_no_store_has_is_a_fault_of_the_configuration(config):
+    gone = ("--kl.coefficient", "0.1", "--kl.reference", "tinker://p/weights/gone")
+    with pytest.raises(
+        ConfigError, match=r"kl\.reference can't be used: tinker://p/weights/gone .*kl\.reference_store"
+    ):
+        await play(config(*gone))
+
+
 async def test_the_reference_may_be_a_checkpoint_of_another_run(config, tmp_path: Path):
     await play(config("--output", str(tmp_path / "first"), "--checkpoints.keep", "9"))
     store = str(tmp_path / "first" / "policies")

@@ -42,8 +42,11 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         request = StopRequest()
         outcome = runner.run(_until_stopped(_job(folder, int(attempt), int(ready), request), request))
     except Exception as error:  # the boundary of the process: whatever it is, the scheduler is told
-        traceback.print_exc()
         hopeless = isinstance(error, ConfigError | DataError | ModelError)
+        if hopeless:  # its text is written for whoever wrote the configuration
+            sys.stderr.write(f"{error}\n")
+        else:
+            traceback.print_exc()
         kind = "" if isinstance(error, TinkerActorsError) else f"{type(error).__name__}: "
         outcome = Outcome(attempt=int(attempt), succeeded=False, detail=f"{kind}{error}", again=not hopeless)
     if outcome is None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from tinker_actors.algorithms import mean_kl, penalised
 from tinker_actors.data import Datum
+from tinker_actors.errors import ConfigError, UnknownPolicyError
 from tinker_actors.policies import PolicySpec
 from tinker_actors.scheduler.config import KlSection
 from tinker_actors.training import LossConfig, TrainsPolicies
@@ -46,6 +47,9 @@ class Reference:
 
         Returns:
             For each policy what it is pulled towards.
+
+        Raises:
+            ConfigError: The store holds no such checkpoint.
         """
         names = _names(settings, policies)
         for name, policy in {name: policy for policy, name in names.items()}.items():
@@ -57,7 +61,11 @@ class Reference:
                     handle = await trainer.save(policy, REFERENCE)
                     await trainer.load(handle, policy=name, optimizer=False)
                 case handle:
-                    await trainer.load(handle, policy=name, optimizer=False, store=settings.reference_store)
+                    try:
+                        await trainer.load(handle, policy=name, optimizer=False, store=settings.reference_store)
+                    except UnknownPolicyError as error:
+                        where = "" if settings.reference_store else "; kl.reference_store says which store has it"
+                        raise ConfigError(f"kl.reference can't be used: {error}{where}") from error
             await trainer.save(name, _KEPT)
         return {policy: cls(trainer, settings, name) for policy, name in names.items()}
 
