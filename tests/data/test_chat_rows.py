@@ -137,6 +137,10 @@ def test_a_line_that_is_not_json_says_what_it_is(tmp_path: Path, line: bytes, me
 def test_data_that_is_not_there_is_named(tmp_path: Path):
     with pytest.raises(ConfigError, match=r"gone\.jsonl: no such file"):
         check_names((str(tmp_path / "gone.jsonl"),))
+    for name in ("", "chat.csv", "chat", str(tmp_path / "folder"), "./chat"):
+        with pytest.raises(ConfigError, match=f"'{name}': no such file or folder, and data sets on a hub are named"):
+            check_names((name,))
+    check_names(("organisation/name", "organisation/name:config", str(tmp_path)))
     pytest.importorskip("datasets")
     with pytest.raises(ConfigError, match="neither a JSONL, parquet or arrow file nor a folder"):
         open_rows((str(tmp_path),), "train")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from tinker_actors.errors import ConfigError, DataError
 _SAVED = ("dataset_info.json", "dataset_dict.json")
 _LINES = (".jsonl", ".json", ".ndjson")
 _FILES = {".parquet": "parquet", ".arrow": "arrow"}
+_ON_A_HUB = re.compile(r"[\w-][\w.-]*/[\w.-]+(:.+)?")
 
 
 class DatasetRows:
@@ -63,11 +65,14 @@ def check_names(names: tuple[str, ...]) -> None:
     """Whether the files among the names are there.
 
     Raises:
-        ConfigError: One isn't.
+        ConfigError: One isn't, or a name is neither a path's nor a data set's.
     """
     for name in names:
-        if Path(name).suffix in (*_LINES, *_FILES) and not Path(name).is_file():
+        path = Path(name)
+        if path.suffix in (*_LINES, *_FILES) and not path.is_file():
             raise ConfigError(f"{name}: no such file")
+        if not name or not (path.exists() or _ON_A_HUB.fullmatch(name)):
+            raise ConfigError(f"{name!r}: no such file or folder, and data sets on a hub are named organisation/name")
 
 
 def _open(name: str, split: str) -> ChatSource:

@@ -216,7 +216,7 @@ class Crew:
         else:
             collected = await play(plan(0))
         if collected.failures:
-            self.observer.note(f"{len(collected.failures)} episodes failed, such as: {collected.failures[0].error}")
+            self.observer.note(f"{_episodes(len(collected.failures))} failed, such as: {collected.failures[0].error}")
         return collected
 
     async def _play(
@@ -278,7 +278,12 @@ class Crew:
                 "environment.isolation 'thread', moves them off it"
             )
         else:
-            self.observer.note(f"{event.worker} was lost ({event.cause}); {event.unfinished} episodes are played again")
+            owed = f"; to be played again: {_episodes(event.unfinished)}" if event.unfinished else ""
+            self.observer.note(f"{event.worker} was lost ({event.cause}){owed}")
+
+
+def _episodes(number: int) -> str:
+    return "1 episode" if number == 1 else f"{number} episodes"
 
 
 def _first_line(reason: BaseException | None) -> str:
