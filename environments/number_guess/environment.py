@@ -54,5 +54,8 @@ class NumberGuess(Environment):
         digits = text.strip()
         if not (digits.isascii() and digits.removeprefix("-").isdigit()):
             return None
-        number = int(digits)
+        try:
+            number = int(digits)
+        except ValueError:  # more digits than Python reads
+            return None
         return number if self.low <= number <= self.high else None

@@ -6,7 +6,7 @@ import pytest
 
 from tinker_actors.coordinator import run_episode
 from tinker_actors.data import EpisodeEnd, Task
-from tinker_actors.environments import ScriptedAgent, load_environment
+from tinker_actors.environments import ScriptedAgent, load_environment, shipped_environments
 from tinker_actors.errors import ConfigError
 
 
@@ -103,6 +103,22 @@ async def test_number_guess_ends_after_the_last_miss():
     _, episode = await play("number_guess", "1", "7", "5", luck=luck)
     assert said(episode) == ["guess 1-7", "higher", "lower"]
     assert (episode.end, episode.trajectories[0].reward) == (EpisodeEnd.TERMINATED, 0.0)
+
+
+STRANGE = (
+    *("", " ", "²", "٣", "Ⅷ", "１", "\x00", "-", "1e5", "nan", "9" * 5000, "a0", "z9", "#", "(", ")" * 50, "1 2", "é"),
+    *("<9**9**9**9>", "<1/0>", "<" + "(" * 3000 + ">", "<look:>", "<look:z99>", '{"name": [], "parameters": {}}'),
+    *("<tool_call></tool_call>", '<tool_call>{"name": 1}</tool_call>', "order:", "order x y z"),
+)
+
+
+@pytest.mark.parametrize("name", shipped_environments())
+async def test_whatever_a_policy_says_no_shipped_environment_raises(name):
+    for reply in STRANGE:
+        environment = load_environment(name)()
+        agents = {seat: ScriptedAgent(lambda messages, reply=reply: reply) for seat in environment.seats}
+        episode = await run_episode(environment, agents, task=Task(environment=name, seed=1), id="e")
+        assert episode.error is None, reply[:20]
 
 
 @pytest.mark.parametrize("reply", ["", "x", "8", "0", "4.0", "²", "-1"])
