@@ -185,6 +185,7 @@ def test_actions_of_every_space_are_understood():
         (spaces.MultiBinary(2), "[256, 1]"),
         (spaces.Box(0, 255, (1,), dtype=np.uint8), "[-1]"),
         (spaces.Box(0, 255, (1,), dtype=np.uint8), "[300]"),
+        (spaces.Box(-(2**63), 2**63 - 1, (1,), dtype=np.int64), "[9223372036854775808]"),
         (spaces.MultiDiscrete([3]), "[1e400]"),
         (spaces.Discrete(4), "3" * 5000),
         (spaces.Tuple([spaces.Discrete(2)]), "[" * 5000),

@@ -192,7 +192,7 @@ def _shaped(space: spaces.Box | spaces.MultiDiscrete | spaces.MultiBinary, numbe
         if not (array == np.trunc(array)).all():
             raise IllegalActionError("integers are needed")
         limits = np.iinfo(cast("Any", space.dtype))
-        if ((array < limits.min) | (array > limits.max)).any():  # a cast would make other numbers of them
+        if ((array < limits.min) | (array >= limits.max + 1.0)).any():  # a cast would make other numbers of them
             raise IllegalActionError(f"integers from {limits.min} to {limits.max} are needed")
     with np.errstate(over="ignore"):
         held = array.astype(space.dtype)
