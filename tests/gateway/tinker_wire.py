@@ -13,10 +13,11 @@ import httpx
 from tests.gateway.gateways import TINY, by_header, gateway_at
 from tinker.proto import tinker_public_pb2 as wire
 
+from tinker_actors.errors import UnknownPolicyError
 from tinker_actors.gateway.gateway import Gateway
 from tinker_actors.gateway.record_kinds import CheckpointKind, CheckpointRecord, ModelRecord
 from tinker_actors.gateway.runtime import ServedModel
-from tinker_actors.policies import PolicySpec
+from tinker_actors.policies import PolicySpec, SnapshotStore
 
 PROMPT = (5, 6, 7, 8)
 
@@ -90,3 +91,22 @@ async def published(
     record = CheckpointRecord(**{**of_both, "path": path, "kind": kind, "handle": handle, "created_at": now, **fields})
     client.gateway.checkpoints.put(record)
     return record
+
+
+def route(record: CheckpointRecord, action: str = "") -> str:
+    kind, name = record.path.rsplit("/", 2)[1:]
+    return f"/api/v1/training_runs/{record.model_id}/checkpoints/{kind}/{name}{action}"
+
+
+async def got(client: Wire, path: str, **options: Any) -> Any:
+    answer = await client.http.get(f"/api/v1/{path}", **options)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def stored(client: Wire, record: CheckpointRecord) -> bool:
+    try:
+        SnapshotStore(client.gateway.runtime.store).get(record.handle)
+    except UnknownPolicyError:
+        return False
+    return True
