@@ -142,7 +142,21 @@ def test_what_cannot_work_is_refused_by_its_key(tmp_path: Path, overrides: tuple
     assert named in str(caught.value)
 
 
-@pytest.mark.parametrize("row", [{"prompt": "a", "text": "b"}, {}, [1], {"tokens": [-1]}, {"messages": []}])
+HALF = "\ud83d"  # of a surrogate pair
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"prompt": "a", "text": "b"},
+        {},
+        [1],
+        {"tokens": [-1]},
+        {"messages": []},
+        {"text": HALF},
+        {"prompt": f"a {HALF}"},
+    ],
+)
 async def test_a_row_that_is_no_prompt_is_named(tmp_path: Path, row: Any):
     with pytest.raises(DataError, match=r"prompts\.jsonl:2"):
         await run(made(tmp_path, "bad", rows=[ROWS[0], row]))

@@ -154,6 +154,13 @@ async def test_bad_lines_end_the_run_with_their_numbers_before_anything_is_train
     assert not (tmp_path / "run" / "policies").exists()
 
 
+async def test_a_line_whose_text_no_tokenizer_takes_is_a_bad_one(tmp_path: Path):
+    made = config(tmp_path)
+    write(tmp_path / "train.jsonl", [*rows(2), {"prompt": "a \ud83d", "completion": "b"}])
+    with pytest.raises(DataError, match=r"train\.jsonl:3: .*'\\ud83d', half of a surrogate pair"):
+        await run(made)
+
+
 async def test_bad_and_long_lines_are_left_out_counted_and_listed_on_request(tmp_path: Path):
     overrides = ("--data.on-bad-line", "skip", "--data.too-long", "drop", "--data.max-length", "30")
     made = config(tmp_path, *overrides, held=0)

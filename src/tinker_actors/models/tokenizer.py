@@ -117,8 +117,17 @@ class Tokenizer:
         Args:
             text: The text.
             after: What it goes on from. Some tokenizers begin a text with a space, which has no place amid one.
+
+        Raises:
+            ModelError: UTF-8 can't write the text: half of a surrogate pair is in it.
         """
-        ids = self._backend.encode(after + text, add_special_tokens=False).ids
+        try:
+            ids = self._backend.encode(after + text, add_special_tokens=False).ids
+        except TypeError:
+            half = next((letter for letter in text if "\ud800" <= letter <= "\udfff"), None)
+            if half is None:
+                raise
+            raise ModelError(f"the text holds {half!r}, half of a surrogate pair; Unicode text is needed") from None
         if not after:
             return ids
         before = self.encode(after)
