@@ -95,6 +95,22 @@ def test_calls_are_read_from_tokens_and_those_that_are_malformed_stay_visible(qw
     assert "add" in call.arguments
 
 
+@pytest.mark.parametrize("name", ["[]", "{}", "null", "1", "NaN", '"\\ud800"', '"add", "more": "\\ud800"', "[" * 3000])
+def test_whatever_a_policy_calls_the_conversation_goes_on(qwen, name):
+    renderer = load_renderer(qwen, "renderers:qwen3").with_tools(ToolList(schemas=(ADD,), described=""))
+    for arguments in ("{}", '"\\ud800"', "NaN", "[]"):
+        text = f'<tool_call>\n{{"name": {name}, "arguments": {arguments}}}\n</tool_call>'
+        sampled = [*qwen.encode(text), renderer.stop_ids[0]]
+        told = renderer.told(sampled, renderer.parse(sampled))
+        told.encode()  # it is text
+        asked = [QUESTION, Message(role="assistant", content=told)]
+        held = [*renderer.start([QUESTION]).tokens, *sampled]
+        assert not renderer.extend(
+            held, asked, [Message(role="tool", content="no", tool_call_id="0")], sampled
+        ).restarts
+        assert renderer.extend(held, asked, [Message(role="user", content="no")], sampled).tokens
+
+
 def test_calls_in_markup_that_texts_do_not_show_reach_the_environment():
     tokens = tokenizer(["<|endoftext|>", *KIMI], [])
     renderer = load_renderer(tokens, "renderers:kimi-k2").with_tools(ToolList(schemas=(ADD,), described=""))

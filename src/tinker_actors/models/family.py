@@ -96,14 +96,13 @@ class FamilyRenderer:
     def told(self, sampled: Sequence[int], text: str) -> str:
         """The text, its calls in the form `<tool_call>`, JSON, `</tool_call>`; one that can't be read as it stands."""
         with self._refused("an action can't be read"):
-            parsed = self._renderer.parse_response(list(sampled), tools=self._tools or None)
+            try:
+                parsed = self._renderer.parse_response(list(sampled), tools=self._tools or None)
+            except RecursionError:  # of brackets by the thousand, which models do write
+                return text
         if not parsed.tool_calls:
             return text
-        calls: list[str] = []
-        for call in parsed.tool_calls:
-            is_whole = call.status == "ok" and call.name
-            said = {"name": call.name, "arguments": call.arguments}
-            calls.append(f"<tool_call>\n{json.dumps(said, ensure_ascii=False) if is_whole else call.raw}\n</tool_call>")
+        calls = [f"<tool_call>\n{_whole(call) or call.raw}\n</tool_call>" for call in parsed.tool_calls]
         thought = [f"<think>\n{parsed.reasoning_content}\n</think>"] if parsed.reasoning_content else []
         return "\n".join([*thought, *([parsed.content] if parsed.content else []), *calls])
 
@@ -194,6 +193,14 @@ def _dict(message: Message) -> dict[str, Any]:
     return said
 
 
+def _whole(call: Any) -> str | None:
+    """The JSON of a call that the package has read; None if it could not, or if the JSON is no text."""
+    if call.status != "ok" or not call.name:
+        return None
+    said = json.dumps({"name": call.name, "arguments": call.arguments}, ensure_ascii=False)
+    return None if any("\ud800" <= letter <= "\udfff" for letter in said) else said
+
+
 def _arguments(call: ToolCall) -> Any:
     try:
         return read_sampled_json(call.arguments)
@@ -206,4 +213,6 @@ def _read(text: str) -> dict[str, Any] | None:
         call = read_sampled_json(text)
     except ValueError:
         return None
-    return cast(dict[str, Any], call) if isinstance(call, dict) and {"name", "arguments"} <= call.keys() else None
+    if not isinstance(call, dict) or not isinstance(call.get("name"), str) or "arguments" not in call:
+        return None
+    return cast("dict[str, Any]", call)
