@@ -183,6 +183,15 @@ def test_a_snapshot_loads_in_plain_peft(tmp_path, name):
 
 
 @pytest.mark.parametrize("kind", ["lora", "full"])
+@pytest.mark.filterwarnings("ignore:Model has `tie_word_embeddings=True`:UserWarning")
+def test_an_export_of_an_adapted_head_says_to_every_reader_that_it_is_untied(engine, tmp_path):
+    assert engine.base.config.get_text_config().tie_word_embeddings
+    policy = engine.create(PolicySpec(base_model=NAME, rank=2, target_modules=("lm_head",)))
+    saved = json.loads((Path(engine.export_base(policy, tmp_path / "merged")) / "config.json").read_text())
+    assert (saved["tie_word_embeddings"], saved["text_config"]["tie_word_embeddings"]) == (False, False)
+    assert engine.base.config.get_text_config().tie_word_embeddings
+
+
 def test_gradient_checkpointing_computes_layers_again_and_changes_no_gradient(engine, kind):
     gradients, calls = [], []
     for checkpointing in (False, True):

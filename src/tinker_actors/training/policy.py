@@ -268,5 +268,6 @@ class TrainedPolicy:
         if any(isinstance(end, LoraLayer) for end in ends):  # head and embeddings part, even where the base ties them
             head: Any = ends[1].get_base_layer() if isinstance(ends[1], LoraLayer) else ends[1]
             head.weight = nn.Parameter(head.weight.detach().clone(), requires_grad=False)
-            self.model.config.tie_word_embeddings = False
+            for config in (self.model.config, self.model.config.get_text_config()):
+                config.tie_word_embeddings = False
         return self._adapted.merge_and_unload()  # pyright: ignore[reportReturnType, reportCallIssue]
