@@ -43,6 +43,16 @@ async def test_a_deadline_travels_with_nested_asks(mesh: Mesh) -> None:
     assert await log.read() == ["nested begins", "nested cancelled"]
 
 
+async def test_a_handler_knows_the_deadline_of_whoever_asked_first(mesh: Mesh) -> None:
+    """Also where no answer would be in vain yet: what it does can be bounded by it."""
+    first, second = await mesh.spawn(Chain, node=0), await mesh.spawn(Chain)
+    for route in ([], [second], [second, await mesh.spawn(Chain)]):
+        left = await first.options(timeout=50.0).time_left(route)
+        assert left is not None
+        assert 0 < left <= 50.0
+        assert await first.time_left(route) is None
+
+
 async def test_an_inner_deadline_can_only_shorten(mesh: Mesh) -> None:
     log = await mesh.spawn(Log)
     chain = await mesh.spawn(Chain)

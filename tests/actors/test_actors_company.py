@@ -63,12 +63,22 @@ async def test_meshes_side_by_side_share_nothing() -> None:
         assert [await counter.add(1) for counter in counters] == [1, 2, 3]
         assert len(set(counters)) == 3
         assert [mesh.get("counter") for mesh in (one, two, three)] == counters
-        with pytest.raises(CodecError, match="another mesh"):
+        with pytest.raises(CodecError, match="another mesh; it can't be sent through this one"):
             await one.get("counter").add(two.get("counter"))
         await two.stop(counters[1])
         with pytest.raises(LookupError):
             two.get("counter")
         assert await counters[0].add(1) == 2
+
+
+async def test_a_ref_of_another_mesh_that_was_sent_all_the_same_is_refused() -> None:
+    async with Mesh() as one, Mesh() as two:
+        assert one._node is not None
+        assert two._node is not None
+        data = one._node.codec.encode([await one.spawn(Counter)])
+        assert one._node.codec.decode(data)
+        with pytest.raises(CodecError, match="a ref of another mesh"):
+            two._node.codec.decode(data)
 
 
 async def test_an_actor_of_one_mesh_may_ask_one_of_another() -> None:

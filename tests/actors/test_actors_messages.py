@@ -205,6 +205,27 @@ async def test_a_full_mailbox_refuses_tells_and_asks_that_do_not_wait(mesh: Mesh
     assert (await log.read())[-3:] == ["0", "1", "2"]
 
 
+async def test_a_mailbox_that_others_have_filled_refuses_what_does_not_wait(mesh: Mesh) -> None:
+    """The sender itself has sent nothing: only the receiver knows that there is no room."""
+    log = await mesh.spawn(Log, mailbox=2)
+    first, *others = [await mesh.spawn(Chain) for _ in range(3)]
+    held = [asyncio.create_task(first.hold_other(log))]
+    await log.wait_for("nested begins")
+    held += [asyncio.create_task(other.hold_other(log)) for other in others]
+    async with asyncio.timeout(60):
+        while max(actor.mailbox or 0 for actor in (await mesh.describe()).actors) < 2:
+            await asyncio.sleep(0.001)
+    with pytest.raises(MailboxFull):
+        await log.options(wait=False).note("too many")
+    with pytest.raises(MailboxFull):
+        await anext(log.options(wait=False).stream.numbers())
+    with pytest.raises(MailboxFull):
+        await mesh.group([log]).options(wait=False).ask.note("too many")
+    for task in held:
+        task.cancel()
+    assert "too many" not in await log.read()
+
+
 async def test_a_full_mailbox_slows_a_sender_that_waits(mesh: Mesh) -> None:
     log = await mesh.spawn(Log, mailbox=2)
     held = asyncio.create_task(log.hold())

@@ -101,6 +101,19 @@ async def test_a_dead_process_restarts_the_siblings_in_others(pair: Mesh) -> Non
     assert all(notes.count(f"child{i} started") == 2 for i in range(4))
 
 
+async def test_restarts_before_and_after_a_process_died_count_together(pair: Mesh) -> None:
+    fragile = await pair.spawn(Fragile, node=1, restart=RestartPolicy.on_failure(max_restarts=2, backoff=0.0))
+    events = pair.watch(fragile)
+    with pytest.raises(ActorDiedError):
+        await fragile.breaks()
+    assert isinstance(await anext(events), Restarted)
+    os.kill(pair.pids[1], signal.SIGKILL)
+    assert isinstance(await anext(events), Restarted)
+    with pytest.raises(ActorDiedError):
+        await fragile.breaks()
+    assert isinstance(await anext(events), Terminated)
+
+
 async def test_by_default_siblings_are_left_alone(mesh: Mesh) -> None:
     parent = await mesh.spawn(Parent)
     first, second = await parent.spawn(None, AGAIN), await parent.spawn(None, AGAIN)
@@ -139,6 +152,18 @@ async def test_stop_cancel_and_watch_do_not_wait_behind_a_full_mailbox(mesh: Mes
     outcomes = await asyncio.gather(held, *asks, return_exceptions=True)
     assert outcomes.pop(11).__class__ is asyncio.CancelledError
     assert {type(outcome) for outcome in outcomes} == {ActorStoppedError}
+
+
+async def test_an_actor_that_drains_long_keeps_no_other_from_being_stopped(mesh: Mesh) -> None:
+    log, other = await mesh.spawn(Log), await mesh.spawn(Log)
+    held = asyncio.create_task(log.hold())
+    await log.wait_for("hold begins")
+    stopping = asyncio.create_task(mesh.stop(log))
+    async with asyncio.timeout(10):
+        await mesh.stop(other)
+    assert not stopping.done()
+    held.cancel()
+    await stopping
 
 
 async def test_a_cancel_reaches_the_handler_past_a_full_mailbox(mesh: Mesh) -> None:

@@ -20,6 +20,7 @@ from tinker_actors.actors import (
     deadline,
     wire,
 )
+from tinker_actors.actors.call import present
 
 
 @wire
@@ -279,6 +280,13 @@ class Chain(Actor):
         if not route:
             return "end"
         return await route[0].through(route[1:])
+
+    async def time_left(self, route: list[Any]) -> float | None:
+        """Seconds that the last actor on the route may take."""
+        if route:
+            return await route[0].time_left(route[1:])
+        _, due, _ = present()
+        return None if due is None else due - asyncio.get_running_loop().time()
 
     async def ask_self(self) -> Any:
         return await self.ref.ping()
