@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from zoo import BadStart, Counter, Fragile, Log, Parent, RegisteredError
+from zoo import BadStart, Chain, Counter, Fragile, Log, Parent, RegisteredError
 
 from tinker_actors.actors import (
     ActorDiedError,
@@ -209,6 +209,28 @@ async def test_stop_drains_then_refuses(mesh: Mesh) -> None:
     with pytest.raises(ActorStoppedError):
         await fragile.add(1)
     await mesh.stop(fragile)
+
+
+async def test_stop_lets_the_present_message_end_and_serves_those_that_wait(mesh: Mesh) -> None:
+    chain, log = await mesh.spawn(Chain), await mesh.spawn(Log, node=0)
+
+    async def until(state: str, waiting: int) -> None:
+        async with asyncio.timeout(60):
+            while not any(
+                (actor.name, actor.state, actor.mailbox) == (chain.address.name, state, waiting)
+                for actor in (await mesh.describe()).actors
+            ):
+                await asyncio.sleep(0.001)
+
+    held = asyncio.create_task(chain.hold_other(log))
+    await log.wait_for("nested begins")
+    asks = [asyncio.create_task(chain.ping()) for _ in range(3)]
+    await until("running", 3)
+    stopping = asyncio.create_task(mesh.stop(chain))
+    await until("draining", 3)
+    await log.open()
+    assert await asyncio.gather(held, *asks) == ["nested", "pong", "pong", "pong"]
+    await stopping
 
 
 async def test_stop_without_drain_cancels_what_runs_and_fails_what_waits(mesh: Mesh) -> None:

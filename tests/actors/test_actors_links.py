@@ -2,9 +2,12 @@
 
 import asyncio
 import signal
+import tempfile
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+import zmq
 from guests import guest
 from zoo import Chain, Counter, Echo, EndsLater, Fragile, Log
 
@@ -18,6 +21,7 @@ from tinker_actors.actors import (
     RestartPolicy,
     Terminated,
 )
+from tinker_actors.actors.link import Inbound, Outbound
 
 ANY = "tcp://127.0.0.1:0"
 REVIVED = RestartPolicy.on_failure(backoff=0.0)
@@ -56,6 +60,61 @@ async def test_a_silent_link_fails_its_calls_within_two_and_a_half_pings_and_res
         assert await _resumes(lambda: near.through([far])) == "end"
         await mesh.stop(counter)
         assert isinstance(await anext(events), Terminated)
+
+
+async def test_where_one_side_begins_the_link_anew_the_other_fails_what_it_waits_for() -> None:
+    async with Mesh(listen=ANY) as mesh:
+        home = await mesh.spawn(Log, node=0, name="home")
+        async with Mesh.join(mesh.url or "") as there:
+            log = there.get("home")
+            held = asyncio.create_task(log.hold())
+            await home.wait_for("hold begins")
+            exchange = mesh._open()[1].exchange
+            peer = exchange.by_index[1]
+            assert exchange.network is not None
+            assert peer.wire is not None
+            exchange.network._renew(peer, peer.wire, "a test says so")
+            async with asyncio.timeout(10):
+                with pytest.raises(NodeUnreachableError):
+                    await held
+                assert await _resumes(log.read) == ["hold begins", "hold cancelled"]
+
+
+async def _until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.002)
+
+
+async def test_what_was_given_up_before_a_peer_was_there_never_reaches_it() -> None:
+    context, loop, came = zmq.Context(), asyncio.get_running_loop(), list[bytes]()
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:  # pytest's own path may be too long for a socket
+        url = f"ipc://{folder}/socket"
+        link = Outbound(context, loop, url, b"me", Outbound.flush)
+        link.put(b"\x01", now=True)
+        assert link.waiting == (1, 3)
+        link.drop()
+        inbound = Inbound(context, loop, url, 1000, lambda _, data, __: came.append(data))
+        link.put(b"\x02", now=True)
+        await _until(lambda: came)
+        assert came == [b"\x92\x02\xc0"]
+        link.close()
+        inbound.close()
+        context.destroy()
+
+
+async def test_a_peer_that_connects_again_is_heard_although_its_former_connection_was_not_seen_to_end() -> None:
+    context, loop, came = zmq.Context(), asyncio.get_running_loop(), list[bytes]()
+    inbound = Inbound(context, loop, ANY, 1000, lambda _, data, __: came.append(data))
+    links: list[Outbound] = []
+    for number in (1, 2):
+        links.append(Outbound(context, loop, inbound.url, b"me", Outbound.flush))
+        links[-1].put(bytes([number]), now=True)
+        await _until(lambda: len(came) == len(links))
+    assert came == [b"\x92\x01\xc0", b"\x92\x02\xc0"]
+    for closed in (*links, inbound):
+        closed.close()
+    context.destroy()
 
 
 async def _resumes(call: Any) -> Any:

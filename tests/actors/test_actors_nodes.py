@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from company_zoo import DiesTwice, Greeter
-from zoo import Chain, Counter, Echo, Fragile, Log, Parent
+from zoo import Chain, Counter, Echo, Fragile, Log, Parent, Stubborn
 
 from tinker_actors.actors import (
     ActorDiedError,
@@ -24,6 +24,7 @@ from tinker_actors.actors import (
     Terminated,
     UnroutableError,
 )
+from tinker_actors.actors.cell import Cell
 
 REVIVED = RestartPolicy.on_failure(backoff=0.0)
 
@@ -141,6 +142,36 @@ async def test_an_ask_that_is_cancelled_while_its_node_comes_back_is_never_serve
         late[0].cancel()
         await late[1]
         assert await log.read() == ["kept"]
+
+
+@pytest.mark.parametrize("how", ["answer", "raises", "items", "told"])
+async def test_what_is_answered_after_its_sender_died_never_reaches_who_comes_after_it(
+    pair: Mesh, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its numbers begin anew: an answer to the one before might pass for the answer to something else."""
+    log = await pair.spawn(Log, node=0)
+    stubborn = await pair.spawn(Stubborn, log, node=0)
+    caller = await pair.spawn(Stubborn, log, node=1, restart=REVIVED)
+    events = pair.watch(caller)
+    call = asyncio.create_task(caller.use(stubborn, how))
+    await log.wait_for("begins")
+    os.kill(pair.pids[1], signal.SIGKILL)
+    assert isinstance(await anext(events), Restarted)
+    assert call.done()
+    link = pair._open()[1].exchange.by_index[1].link
+    assert link is not None
+    served = stubborn.target
+    assert isinstance(served, Cell)
+    running = list(served.concurrent.values())
+    assert len(running) == 1
+    sent: list[bytes] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(link, "put", lambda data, *_, **__: sent.append(data))
+        await stubborn.open()
+        await asyncio.wait(running)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+    assert not sent
 
 
 async def test_calls_between_children_fail_when_one_is_killed(pair: Mesh) -> None:

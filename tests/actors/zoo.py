@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import enum
 import os
 import sys
@@ -162,6 +163,47 @@ class Log(Actor):
                 i += 1
         finally:
             self.events.append("stream closed")
+
+
+class Stubborn(Actor):
+    """Goes on until it may end, although it is cancelled."""
+
+    def __init__(self, log: Log) -> None:
+        self.log = log
+        self.gate = asyncio.Event()
+
+    @concurrent
+    async def open(self) -> None:
+        self.gate.set()
+
+    async def go_on(self) -> None:
+        await self.log.note("begins")
+        while not self.gate.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await self.gate.wait()
+
+    @concurrent
+    async def answer(self) -> str:
+        await self.go_on()
+        return "late"
+
+    @concurrent
+    async def raises(self) -> None:
+        await self.go_on()
+        raise ValueError("late")
+
+    @concurrent
+    async def items(self) -> AsyncIterator[str]:
+        await self.go_on()
+        yield "late"
+
+    async def use(self, other: Any, how: str) -> None:
+        if how == "told":
+            other.tell.answer()
+        elif how == "items":
+            await anext(other.stream.items())
+        else:
+            await getattr(other, how)()
 
 
 class Fragile(Actor):
