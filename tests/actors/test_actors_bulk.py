@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import gc
 import os
 from collections.abc import AsyncIterator, Callable
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import pytest_asyncio
+import zmq
 from bulk_zoo import Store
 from shared_meshes import Shared
 from zoo import Counter, Log
@@ -191,6 +193,32 @@ async def test_a_full_arena_falls_back_to_chunks() -> None:
         assert arena_of(mesh).size <= 32 * MIB
         assert await store.totals() == [i * MIB for i in range(12)]
         assert (await store.make(40 * MIB, 1)).nbytes == 40 * MIB
+
+
+async def test_where_no_connection_can_be_made_for_large_data_it_goes_in_its_message(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    make = zmq.Context.socket
+
+    def exhausted(context: Any, kind: int, *args: Any, **options: Any) -> Any:
+        if kind == zmq.DEALER:
+            raise zmq.ZMQError(errno.EMFILE)
+        return make(context, kind, *args, **options)
+
+    async with Mesh(nodes=2, shared_memory=0) as mesh:
+        store, log = await mesh.spawn(Store, node=1), await mesh.spawn(Log, node=1)
+        array, text = np.arange(3 * MIB, dtype=np.uint8), bytes(5 * MIB)
+        with monkeypatch.context() as patch:
+            patch.setattr(zmq.Context, "socket", exhausted)
+            for _ in range(3):
+                back = await store.echo([array, text])
+                np.testing.assert_array_equal(back[0], array)
+                assert back[1] == text
+        assert await store.size(text) == 5 * MIB
+        await log.note("more")
+        exchange = mesh._open()[1].exchange
+        assert not exchange.pending
+        assert not exchange.busy
 
 
 async def test_data_forwarded_to_a_third_process_arrives() -> None:

@@ -216,7 +216,7 @@ async def test_stop_lets_the_present_message_end_and_serves_those_that_wait(mesh
 
     async def until(state: str, waiting: int) -> None:
         async with asyncio.timeout(60):
-            while not any(
+            while not any(  # noqa: ASYNC110
                 (actor.name, actor.state, actor.mailbox) == (chain.address.name, state, waiting)
                 for actor in (await mesh.describe()).actors
             ):

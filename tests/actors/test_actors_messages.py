@@ -213,7 +213,7 @@ async def test_a_mailbox_that_others_have_filled_refuses_what_does_not_wait(mesh
     await log.wait_for("nested begins")
     held += [asyncio.create_task(other.hold_other(log)) for other in others]
     async with asyncio.timeout(60):
-        while max(actor.mailbox or 0 for actor in (await mesh.describe()).actors) < 2:
+        while max(actor.mailbox or 0 for actor in (await mesh.describe()).actors) < 2:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
     with pytest.raises(MailboxFull):
         await log.options(wait=False).note("too many")

@@ -159,6 +159,7 @@ async def test_an_actor_that_drains_long_keeps_no_other_from_being_stopped(mesh:
     held = asyncio.create_task(log.hold())
     await log.wait_for("hold begins")
     stopping = asyncio.create_task(mesh.stop(log))
+    await asyncio.sleep(0)
     async with asyncio.timeout(10):
         await mesh.stop(other)
     assert not stopping.done()

@@ -61,7 +61,14 @@ class Outflow:
         self._in_flight = 0
 
     def submit(self, frame: Frame, is_bytes: bool, done: Callable[[int], None]) -> None:
-        """Send a buffer, which is to be `bytes` there or an array's memory; `done` gets its id when it has arrived."""
+        """Send a buffer, which is to be `bytes` there or an array's memory; `done` gets its id when it has arrived.
+
+        Raises:
+            OSError: the connection can't be made.
+        """
+        if self._link is None:
+            self._link = self._connect()
+            self._link.leads = False
         self._made += 1
         self._waiting.append(Transfer(self._made, frame, is_bytes, done))
         self._pump()
@@ -100,10 +107,8 @@ class Outflow:
         while self._turns and self._in_flight < WINDOW:
             transfer = self._turns.popleft()
             chunk = transfer.frame[transfer.sent : transfer.sent + CHUNK]
-            if self._link is None:
-                self._link = self._connect()
-                self._link.leads = False
             head = packing.pack([self._channel, transfer.id, transfer.sent, transfer.size, transfer.is_bytes])
+            assert self._link is not None
             self._link.put(head, [chunk], now=True)
             transfer.sent += chunk.nbytes
             self._in_flight += chunk.nbytes

@@ -12,6 +12,7 @@ it in the message would block the receiver's loop for as long as the copy takes.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -248,13 +249,15 @@ class Lane:
         arena = self._bulk.arena
         block = arena.allocate(size) if arena is not None and self._is_shared else None
         self._bulk.tell_dropped()
-        parcel.missing += 1
         if arena is None or block is None:
-            parcel.transferred += size
-            self._outflow.submit(
-                frame, _is_bytes(frame), lambda ident: self._ready(parcel, index, _pack([TRANSFER, ident]))
-            )
+            with contextlib.suppress(OSError):  # without a connection of its own it goes in the message
+                self._outflow.submit(
+                    frame, _is_bytes(frame), lambda ident: self._ready(parcel, index, _pack([TRANSFER, ident]))
+                )
+                parcel.transferred += size
+                parcel.missing += 1
             return
+        parcel.missing += 1
 
         def copied() -> None:
             if self._closed:

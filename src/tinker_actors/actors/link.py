@@ -125,6 +125,9 @@ class Inbound:
 class Outbound:
     """The DEALER to one incarnation of a peer. All envelopes of one loop turn leave as one message.
 
+    Raises:
+        OSError: there is no descriptor left for it.
+
     Attributes:
         scheduled: whether the turn's `flush` is to come.
         copies: called when the next batch leaves: they copy its data to where the receiver finds it. What copies much
@@ -152,7 +155,10 @@ class Outbound:
         self.scheduled = False
         self.leads = True
         self._closed = False
-        socket = self._socket = context.socket(zmq.DEALER)
+        try:
+            socket = self._socket = context.socket(zmq.DEALER)
+        except zmq.ZMQError as error:
+            raise OSError(error.errno, f"can't connect to {url}: {error.strerror}") from None
         socket.setsockopt(zmq.LINGER, 0)
         socket.setsockopt(zmq.IMMEDIATE, 1)
         socket.setsockopt(zmq.SNDHWM, 0)
