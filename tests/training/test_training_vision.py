@@ -182,7 +182,6 @@ def test_a_snapshot_loads_in_plain_peft(tmp_path, name):
     merged.release()
 
 
-@pytest.mark.parametrize("kind", ["lora", "full"])
 @pytest.mark.filterwarnings("ignore:Model has `tie_word_embeddings=True`:UserWarning")
 def test_an_export_of_an_adapted_head_says_to_every_reader_that_it_is_untied(engine, tmp_path):
     assert engine.base.config.get_text_config().tie_word_embeddings
@@ -192,6 +191,7 @@ def test_an_export_of_an_adapted_head_says_to_every_reader_that_it_is_untied(eng
     assert engine.base.config.get_text_config().tie_word_embeddings
 
 
+@pytest.mark.parametrize("kind", ["lora", "full"])
 def test_gradient_checkpointing_computes_layers_again_and_changes_no_gradient(engine, kind):
     gradients, calls = [], []
     for checkpointing in (False, True):
