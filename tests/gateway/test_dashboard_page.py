@@ -8,12 +8,14 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.async_api import Browser, Page, Request, expect
+from playwright.async_api import Browser, Locator, Page, Request, expect
 from tests.console.recorded import episode, trajectory, turn
 from tests.gateway.dashboards import STEPS, Dashboard, dashboard, measure, play
 
 from tinker_actors.gateway.admission import Admission
 from tinker_actors.gateway.keys import KeyStore
+from tinker_actors.scheduler.job_folder import JobFolder
+from tinker_actors.scheduler.run_folder import RunFolder
 from tinker_actors.scheduler.states import JobState
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")  # the browser's
@@ -39,6 +41,28 @@ async def test_jobs_appear_move_and_end_without_a_reload(board: Dashboard, brows
         await expect(failed).to_be_visible()
         await page.get_by_label("Find jobs by name or id").fill("guess")
         await expect(page.get_by_text("No job is like that")).to_be_visible()
+
+
+async def test_the_bar_of_a_job_moves_by_epochs_as_by_steps(board: Dashboard, browser: Browser):
+    job, run = await board.running("answers", trainer={"epochs": 4})
+    async with board.page(browser, f"#/job/{job.id}") as page:
+        await expect(page.locator("#link")).to_have_text("Live")
+        measure(run, 1, 5, epoch=1.0)
+        await expect(bar(page)).to_have_attribute("style", "width: 25%;")
+
+
+async def test_the_bar_of_a_job_that_succeeded_is_full_after_however_few_steps(board: Dashboard, browser: Browser):
+    job = await board.submit("early", do="0.01")
+    assert (await board.scheduler.wait(job.id)).state is JobState.SUCCEEDED
+    run = RunFolder(JobFolder(Path(await board.scheduler.folder(job.id))).run)
+    run.root.mkdir()
+    measure(run, 1, 10)
+    async with board.page(browser, f"#/job/{job.id}") as page:
+        await expect(page.locator(".facts")).to_contain_text(f"10 of {STEPS}")
+        await expect(bar(page)).to_have_attribute("style", "width: 100%;")
+        measure(run, 11, 12)
+        await expect(page.locator(".facts")).to_contain_text(f"12 of {STEPS}")
+        await expect(bar(page)).to_have_attribute("style", "width: 100%;")
 
 
 async def test_a_job_is_cancelled_and_resumed_only_once_that_is_confirmed(board: Dashboard, browser: Browser):
@@ -186,3 +210,8 @@ async def brightness(page: Page, element: str) -> float:
     colour = await page.evaluate(f"getComputedStyle({element}).backgroundColor")
     parts = [float(part) for part in colour.strip("rgb()").split(",")[:3]]
     return sum(parts) / 3 / 255
+
+
+def bar(page: Page) -> Locator:
+    """How far the job of a page is."""
+    return page.locator(".bar i").first

@@ -62,14 +62,16 @@ def whole(job: Job, folder: JobFolder, config: Mapping[str, Any], transitions: S
 
 
 def _progress(job: Job, folder: JobFolder) -> dict[str, Any]:
-    """The last step, how many there are to be (None if that isn't known before), and what was measured in it."""
+    """The last step, how many steps and epochs there are to be (None if that isn't known before), and its measure."""
     record = last_record(RunFolder(folder.run).metrics) or {}
     trainer: dict[str, Any] = job.config.get("trainer", {})
     step, steps = record.get("step", 0), trainer.get("steps")
+    epochs = trainer.get("epochs")
     share = step / steps if steps else None
-    if "epoch" in record and trainer.get("epochs"):  # supervised: whichever ends first
-        share = max(share or 0.0, record["epoch"] / trainer["epochs"])
+    if "epoch" in record and epochs:  # supervised: whichever ends first
+        share = max(share or 0.0, record["epoch"] / epochs)
     if job.state is JobState.SUCCEEDED:
         share = 1.0
     headline = next(({"metric": name, "value": record[name]} for name in _HEADLINE if name in record), None)
-    return {"step": step, "steps": steps, "share": None if share is None else min(share, 1.0), "headline": headline}
+    share = None if share is None else min(share, 1.0)
+    return {"step": step, "steps": steps, "epochs": epochs, "share": share, "headline": headline}

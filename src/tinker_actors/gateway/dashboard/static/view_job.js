@@ -137,10 +137,12 @@ class JobView {
 
   measured(records) {
     const last = records.findLast((record) => record.kind === "step");
-    const { progress } = this.job;
+    const { progress, state } = this.job;
     if (!last || !progress) return;
     progress.step = last.step;
-    if (progress.steps) progress.share = Math.min(1, last.step / progress.steps);
+    const shares = [last.step / progress.steps, last.epoch / progress.epochs].filter(Number.isFinite);
+    // one that succeeded is done, after however few of its steps
+    if (shares.length && state !== "succeeded") progress.share = Math.min(1, Math.max(...shares));
     this.draw();
   }
 }
