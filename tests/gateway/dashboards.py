@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from fastapi import FastAPI
 from playwright.async_api import Browser, Page, expect
 from tests.console.recorded import MODEL
 from tests.scheduler.job_material import fake, request
@@ -52,10 +53,16 @@ class Dashboard:
         return self.gateway.scheduler
 
     @asynccontextmanager
-    async def served(self, port: int = 0) -> AsyncIterator[str]:
-        """The server, on a port."""
+    async def served(self, port: int = 0, *, below: str = "") -> AsyncIterator[str]:
+        """The server, on a port, perhaps below a path of another service."""
+        app = create_app(self.gateway)
+        if below:
+            outer = FastAPI()
+            outer.mount(below, app)
+            app = outer
         with listening("127.0.0.1", port) as socket:
-            async with serving(create_app(self.gateway), socket) as self.url:
+            async with serving(app, socket) as url:
+                self.url = url + below
                 yield self.url
 
     async def submit(self, name: str = "guess", tenant: str = "local", *, do: str = "hold", **config: Any) -> Job:

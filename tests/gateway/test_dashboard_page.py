@@ -188,6 +188,15 @@ async def test_the_switch_of_colours_overrides_the_system_and_is_remembered(boar
         assert await brightness(page, "document.body") > 0.8
 
 
+async def test_the_page_works_below_a_path_of_another_service(tmp_path: Path, browser: Browser):
+    async with dashboard(tmp_path) as board, board.served(below="/tinker"):
+        job, run = await board.running("guess")
+        measure(run, 1, 5)
+        async with board.page(browser, f"#/job/{job.id}") as page:
+            await expect(page.locator("#link")).to_have_text("Live")
+            await expect(page.get_by_role("img", name="Reward")).to_be_visible()
+
+
 async def test_meshes_of_the_gateway_are_shown_as_they_are(board: Dashboard, browser: Browser):
     async with board.page(browser, "#/mesh") as page:
         row = page.locator(".actors tr", has_text="scheduler")

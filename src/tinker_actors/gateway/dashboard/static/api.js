@@ -1,6 +1,6 @@
 // Asking the gateway. The key lives in this tab's session storage and travels in a header, never in an address.
 
-const ROOT = "/dashboard/api";
+const ROOT = new URL("dashboard/api", document.baseURI).href; // the gateway may stand below a path of another service
 const KEY = "tinker-actors-key";
 
 /** What the gateway answered in place of what was asked for. */
@@ -36,7 +36,7 @@ function newKey(why) {
 
 /** An open response; asks for a key where one is needed, as often as it takes. */
 export async function request(path, { method = "GET", signal, query = {} } = {}) {
-  const address = new URL(ROOT + path, location.origin);
+  const address = new URL(ROOT + path);
   for (const [name, value] of Object.entries(query)) {
     for (const each of [value].flat())
       if (each !== null && each !== undefined && each !== "") address.searchParams.append(name, each);
