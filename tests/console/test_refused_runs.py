@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tinker_actors.cli import main
+from tinker_actors.scheduler import RunFolder, load_config
 
 
 @pytest.mark.parametrize(
@@ -57,3 +58,11 @@ def test_a_run_that_its_data_refuse_leaves_nothing(
     assert message in told
     assert output.exists() == there
     assert not there or not list(output.iterdir())
+
+
+def test_a_damaged_state_is_named_and_stays(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
+    folder = RunFolder.create(load_config(None, ["--environment.name", "bandit", "--output", str(tmp_path / "run")]))
+    folder.state.write_text('{"step":')
+    assert main(["run", str(folder.root), "--resume", "--plain"]) == 2
+    assert f"{folder.state}: not valid JSON" in capfd.readouterr().err
+    assert folder.state.read_text() == '{"step":'

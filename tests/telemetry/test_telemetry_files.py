@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tinker_actors.errors import DataError
 from tinker_actors.telemetry import JsonlWriter, keep_records, plot_rewards, read_jsonl
 
 
@@ -31,6 +32,13 @@ def test_a_line_cut_by_a_crash_is_left_out_and_removed(tmp_path: Path):
     keep_records(path, lambda record: record["step"] < 2)
     assert path.read_text() == '{"step": 1}\n'
     assert read_jsonl(tmp_path / "absent.jsonl") == []
+
+
+def test_a_damaged_line_is_named(tmp_path: Path):
+    path = tmp_path / "m.jsonl"
+    path.write_text('{"step": 1}\n{"ste\n{"step": 3}\n')
+    with pytest.raises(DataError, match=r"m\.jsonl:2: not valid JSON"):
+        read_jsonl(path)
 
 
 def test_a_plot_is_a_png_even_of_nothing(tmp_path: Path):

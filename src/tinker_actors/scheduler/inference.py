@@ -240,7 +240,7 @@ def _keep_whole_lines(folder: RunFolder) -> int:
 
 def _check_same(folder: RunFolder, state: Mapping[str, Any]) -> None:
     """Refuse to go on with something else than what was noted."""
-    if folder.state.exists() and (before := json.loads(folder.state.read_text())) != state:
+    if (before := folder.saved_state()) not in (None, state):
         raise ConfigError(f"the run began with {before}, and it would go on with {dict(state)}; start another one")
 
 

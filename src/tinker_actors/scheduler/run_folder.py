@@ -209,11 +209,27 @@ class RunFolder:
             raise ConfigError(f"{self.root} is not a run folder: it has no {self.config.name}")
         return load_config(self.config, overrides)
 
-    def load_state(self) -> RunState | None:
-        """Where the run stands, or None if it has no finished step to go on from."""
+    def saved_state(self) -> dict[str, Any] | None:
+        """What `state.json` holds, or None if nothing was saved yet.
+
+        Raises:
+            RunError: The file is damaged.
+        """
         if not self.state.exists():
             return None
-        data: dict[str, Any] = json.loads(self.state.read_text())
+        try:
+            return json.loads(self.state.read_text())
+        except ValueError as error:
+            raise RunError(f"{self.state}: not valid JSON: {error}") from error
+
+    def load_state(self) -> RunState | None:
+        """Where the run stands, or None if it has no finished step to go on from.
+
+        Raises:
+            RunError: The file is damaged.
+        """
+        if (data := self.saved_state()) is None:
+            return None
         data["base_model"] = base_beside(self.policies.resolve(), data["base_model"])
         policies = {name: PolicyState(**plain) for name, plain in data.pop("policies").items()}
         versions = tuple(Version.of(plain) for plain in data.pop("versions"))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, field
-from typing import Any
 
 from tinker_actors.scheduler.run_folder import RunFolder, write_atomically
 from tinker_actors.scheduler.sft_plan import Cursor
@@ -54,9 +53,8 @@ class SftState:
 
 def load_sft_state(folder: RunFolder) -> SftState | None:
     """Where a run stands, or None if it has saved nothing yet."""
-    if not folder.state.exists():
+    if (data := folder.saved_state()) is None:
         return None
-    data: dict[str, Any] = json.loads(folder.state.read_text())
     cursor, best = Cursor(**data.pop("cursor")), data.pop("best")
     return SftState(**data, cursor=cursor, best=Best(**best) if best else None)
 

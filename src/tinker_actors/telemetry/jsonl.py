@@ -8,6 +8,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from tinker_actors.errors import DataError
+
 
 class JsonlWriter:
     """Appends one JSON object a line; each line reaches the file whole and at once."""
@@ -37,11 +39,22 @@ class JsonlWriter:
 
 
 def read_jsonl(path: Path) -> list[dict[str, Any]]:
-    """All whole records; a last line that was cut in the middle is left out."""
+    """All whole records; a last line that was cut in the middle is left out.
+
+    Raises:
+        DataError: Another line isn't JSON.
+    """
     if not path.exists():
         return []
     *lines, _unfinished = path.read_text(encoding="utf-8").split("\n")
-    return [json.loads(line) for line in lines if line]
+    return [_record(path, number, line) for number, line in enumerate(lines, start=1) if line]
+
+
+def _record(path: Path, number: int, line: str) -> dict[str, Any]:
+    try:
+        return json.loads(line)
+    except ValueError as error:
+        raise DataError(f"{path}:{number}: not valid JSON: {error}") from error
 
 
 def keep_records(path: Path, keep: Callable[[dict[str, Any]], bool]) -> None:
