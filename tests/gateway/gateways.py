@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Future
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -41,12 +41,13 @@ def by_header(connection: HTTPConnection) -> Caller:
 
 
 @asynccontextmanager
-async def served(root: Path, *models: ServedModel, **settings: Any) -> AsyncIterator[tuple[Gateway, str]]:
-    """A gateway behind a real server on this host, and its URL."""
+async def served(
+    root: Path, *models: ServedModel, around: Callable[[Any], Any] = lambda app: app, **settings: Any
+) -> AsyncIterator[tuple[Gateway, str]]:
+    """A gateway behind a real server on this host, and its URL; `around` puts something between the two."""
     async with Runtime(root, models, in_process=True) as runtime, Gateway(runtime=runtime, **settings) as gateway:
-        config = uvicorn.Config(
-            create_app(gateway), port=0, log_config=None, lifespan="off", timeout_graceful_shutdown=1
-        )
+        app = around(create_app(gateway))
+        config = uvicorn.Config(app, port=0, log_config=None, lifespan="off", timeout_graceful_shutdown=1)
         server = uvicorn.Server(config)
         with socket.create_server(("127.0.0.1", 0)) as listening:
             serving = asyncio.create_task(server.serve(sockets=[listening]))

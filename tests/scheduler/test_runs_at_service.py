@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import itertools
 import json
 from argparse import Namespace
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from typing import Any
 import httpx
 import pytest
 from starlette.requests import HTTPConnection
+from starlette.responses import JSONResponse
 from tests.gateway.gateways import in_a_thread
 from tests.scheduler.silent_observer import Silent
 
@@ -146,6 +149,48 @@ async def test_a_run_that_stopped_goes_on_at_the_service_as_if_it_had_not(tmp_pa
         assert told(theirs) == pytest.approx(told(ours), rel=5e-3, abs=1e-5)
     written = [record["step"] for record in read_jsonl(tmp_path / "parts/metrics.jsonl") if record["kind"] == "step"]
     assert written == [1, 2, 3, 4]
+
+
+class Faulty:
+    """Fails every third request of a kind: by turns in place of the answer to it, and before the service sees it."""
+
+    def __init__(self, app: Any) -> None:
+        self._app, self._statuses = app, itertools.cycle((429, 503, 500, 502, 408))
+        self._asked: Counter[str] = Counter()
+        self.failed: set[str] = set()
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        route = scope["path"].removeprefix("/api/v1/").partition("/")[0]
+        self._asked[route] += 1
+        if self._asked[route] % 3:
+            await self._app(scope, receive, send)
+            return
+        self.failed.add(route)
+        if self._asked[route] % 2:
+            await self._app(scope, receive, unheard)
+        await JSONResponse({"detail": "a fault"}, next(self._statuses), {"retry-after-ms": "10"})(scope, receive, send)
+
+
+async def unheard(message: Any) -> None: ...
+
+
+async def test_a_run_at_a_service_that_often_fails_learns_what_it_learns_at_one_that_never_does(
+    tmp_path: Path, service: tuple[Any, str]
+):
+    short = ("--trainer.steps", "2", "--rollouts.group-size", "8", "--evaluation.episodes", "2")
+    whole = await play(configured(tmp_path, "whole", *short, *remote(service[1])))
+    faulty: list[Faulty] = []
+
+    def around(app: Any) -> Faulty:
+        faulty.append(Faulty(app))
+        return faulty[0]
+
+    model = ServedModel(name="tiny-llama", sampler={"kv_memory": 2**24})
+    with in_a_thread(tmp_path / "faulty", model, around=around) as (_, url):
+        parts = await play(configured(tmp_path, "parts", *short, *remote(url)))
+    for ours, theirs in zip(whole.steps, parts.steps, strict=True):
+        assert told(theirs) == pytest.approx(told(ours), rel=5e-3, abs=1e-5)
+    assert {"asample", "forward_backward", "optim_step", "retrieve_future"} <= faulty[0].failed
 
 
 async def test_written_conversations_are_learned_at_a_service_as_here(tmp_path: Path, service: tuple[Any, str]):
