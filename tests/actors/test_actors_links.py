@@ -1,6 +1,7 @@
 """Links between hosts that fall silent, are cut, fill up, or carry too much. All on loopback."""
 
 import asyncio
+import errno
 import signal
 import tempfile
 from collections.abc import Callable
@@ -101,6 +102,33 @@ async def test_what_was_given_up_before_a_peer_was_there_never_reaches_it() -> N
         link.close()
         inbound.close()
         context.destroy()
+
+
+async def test_a_message_that_can_not_be_sent_without_a_copy_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half of it may have left: what comes after it would be taken for the rest."""
+    context, loop, came = zmq.Context(), asyncio.get_running_loop(), list[tuple[bytes, list[bytes]]]()
+    inbound = Inbound(
+        context, loop, ANY, 1 << 20, lambda _, data, frames: came.append((data, [bytes(frame) for frame in frames]))
+    )
+    link = Outbound(context, loop, inbound.url, b"me", Outbound.flush)
+    send = zmq.Socket.send
+
+    def exhausted(socket: Any, data: Any, flags: int = 0, copy: bool = True, **options: Any) -> Any:
+        if not copy:
+            raise OSError(errno.EMFILE, "too many open files")
+        return send(socket, data, flags, copy, **options)
+
+    monkeypatch.setattr(zmq.Socket, "send", exhausted)
+    large, larger = bytes(100_000), bytes(300_000)
+    link.put(b"\x01", [memoryview(large), memoryview(larger)], now=True)
+    link.put(larger, now=True)
+    link.put(b"\x02", now=True)
+    await _until(lambda: len(came) == 3)
+    assert came[0][1] == [large, larger]
+    assert came[1:] == [(b"\x92" + larger + b"\xc0", []), (b"\x92\x02\xc0", [])]
+    link.close()
+    inbound.close()
+    context.destroy()
 
 
 async def test_a_peer_that_connects_again_is_heard_although_its_former_connection_was_not_seen_to_end() -> None:

@@ -247,16 +247,15 @@ class Outbound:
     def _send(self, data: bytes, frames: list[Frame]) -> bool:
         socket = self._socket
         try:
-            if not frames:
-                self._hand_over(data, NOW, len(data) < UNCOPIED)
-                return True
-            socket.send(data, MORE, copy=len(data) < UNCOPIED)
+            if len(data) >= UNCOPIED:
+                _send_uncopied(socket, data, MORE if frames else NOW)
+            else:
+                self._hand_over(data, MORE if frames else NOW)
         except zmq.Again:
             return False
         # Once its first part is taken, ZeroMQ takes the whole message.
-        for frame in frames[:-1]:
-            socket.send(frame, MORE, copy=False)
-        socket.send(frames[-1], NOW, copy=False)
+        for index, frame in enumerate(frames, 1):
+            _send_uncopied(socket, frame, MORE if index < len(frames) else NOW)
         return True
 
     def _unblock(self) -> None:
@@ -269,6 +268,15 @@ class Outbound:
             self._blocked.popleft()
         if not self._blocked:
             self._loop.remove_reader(self._fd)
+
+
+def _send_uncopied(socket: zmq.Socket[bytes], data: Frame | bytes, flags: int) -> None:
+    try:
+        socket.send(data, flags, copy=False)
+    except zmq.Again:
+        raise
+    except (OSError, zmq.ZMQError):  # there is no descriptor left for what would free the data afterwards
+        socket.send(data, flags)
 
 
 def _call_each(copies: list[Callable[[], None]]) -> None:
