@@ -11,7 +11,7 @@ from tinker_actors.environments.conversation import Conversation, Prompt
 from tinker_actors.environments.policy_seat import PolicySeat
 from tinker_actors.errors import ContextOverflowError
 from tinker_actors.models.rendering import ChatRenderer
-from tinker_actors.sampling.requests import Sample, SamplingParams, SamplingRequest
+from tinker_actors.sampling.requests import Sample, SamplingParams, SamplingReply, SamplingRequest
 
 
 class PolicyAgent(Agent):
@@ -71,18 +71,8 @@ class PolicyAgent(Agent):
         cut_short = sample.end is TurnEnd.LENGTH and room < self._params.max_tokens
         text = self._renderer.told(sample.tokens, sample.text)
         self._conversation.act(sample.tokens, text)
-        record = SamplingRecord(
-            snapshot_min=reply.snapshot,
-            snapshot_max=reply.snapshot,
-            snapshot_step=reply.snapshot_step,
-            temperature=params.temperature,
-            top_p=params.top_p,
-            top_k=params.top_k,
-            seed=None if reply.seed is None else seed,  # some engines can't repeat a sample
-        )
-        turn = _turn(
-            prompt, messages, sample=sample, end=TurnEnd.CONTEXT_OVERFLOW if cut_short else sample.end, record=record
-        )
+        end = TurnEnd.CONTEXT_OVERFLOW if cut_short else sample.end
+        turn = _turn(prompt, messages, sample=sample, end=end, record=record_of(reply, params))
         return Action(text=text, turns=(turn,))
 
     def _overflowed(self, prompt: Prompt, messages: Sequence[Message]) -> Action:
@@ -102,6 +92,19 @@ def _turn(
         messages=tuple(messages),
         text="" if sample is None else sample.text,
         sampling=record,
+    )
+
+
+def record_of(reply: SamplingReply, params: SamplingParams) -> SamplingRecord:
+    """By what a turn was sampled."""
+    return SamplingRecord(
+        snapshot_min=reply.snapshot,
+        snapshot_max=reply.snapshot,
+        snapshot_step=reply.snapshot_step,
+        temperature=params.temperature,
+        top_p=params.top_p,
+        top_k=params.top_k,
+        seed=None if reply.seed is None else params.seed,  # some engines can't repeat a sample
     )
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from hashlib import blake2b
 
 from tinker_actors.actors.cancelled import is_cancelled
-from tinker_actors.data import Message, ModelInput, SamplingRecord, ToolList, Turn, TurnEnd, derive_seed
+from tinker_actors.data import Message, ModelInput, ToolList, Turn, TurnEnd, derive_seed
 from tinker_actors.environments.openai.asked import Answered, Asked, Begun, Tell
 from tinker_actors.environments.openai.errors import ApiError, sampling_errors
 from tinker_actors.environments.openai.messages import gone_on
@@ -22,7 +22,7 @@ from tinker_actors.environments.openai.speech import Telling, choices_of, sample
 from tinker_actors.environments.openai.tools import CallReader, tools_of
 from tinker_actors.environments.outside.binding import Difference, bound
 from tinker_actors.environments.outside.tree import Call, chains, extends, survivors
-from tinker_actors.environments.policy_agent import stops_of
+from tinker_actors.environments.policy_agent import record_of, stops_of
 from tinker_actors.environments.policy_seat import PolicySeat
 from tinker_actors.environments.tools.formats import ToolFormat
 from tinker_actors.errors import ModelError
@@ -245,15 +245,7 @@ class Capture:
             prompt=prompt,
             sample=sample,
             end=choice.end,
-            record=SamplingRecord(
-                snapshot_min=reply.snapshot,
-                snapshot_max=reply.snapshot,
-                snapshot_step=reply.snapshot_step,
-                temperature=params.temperature,
-                top_p=params.top_p,
-                top_k=params.top_k,
-                seed=None if reply.seed is None else params.seed,
-            ),
+            record=record_of(reply, params),
         )
         self._calls.append(call)
         self.counts.calls += 1
