@@ -104,6 +104,12 @@ def test_the_environment_judges_what_a_person_says(count, tmp_path):
     assert "reward -1  lost  nonsense" in done.stdout
 
 
+def test_an_environment_without_a_docstring_is_named_alone(tmp_path):
+    bare = tmp_path / "bare.py"
+    bare.write_text(COUNT.replace("    '''Say numbers in turn; the one who says 3 wins.'''\n", ""))
+    assert play(bare, typed="1\n3\n", cwd=tmp_path).stdout.splitlines()[0].rstrip() == "bare"
+
+
 def test_two_people_share_a_terminal_and_see_their_own_seats(count, tmp_path):
     done = play(count, "--against", "second=person", typed="1\n2\n3\n", cwd=tmp_path)
     assert [line for line in done.stdout.splitlines() if line.startswith(("first> ", "second> "))] == [

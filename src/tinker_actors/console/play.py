@@ -17,7 +17,7 @@ from tinker_actors.console.bounds import check_number
 from tinker_actors.console.opponents import Opponents, Player, Who
 from tinker_actors.coordinator import EpisodeLimits, run_episode
 from tinker_actors.data import Episode, Message, Task, ToolList, Trajectory, derive_seed
-from tinker_actors.environments import Action, Agent, Environment, EnvironmentFactory, LiveEnvironment, load_environment
+from tinker_actors.environments import Action, Agent, EnvironmentFactory, LiveEnvironment, load_environment
 from tinker_actors.environments.person import Terminal
 from tinker_actors.environments.visible import visible
 from tinker_actors.errors import ConfigError
@@ -154,8 +154,7 @@ class _Games:
 
     def _introduce(self, players: Mapping[str, Player]) -> None:
         about = (self._factory.environment.__doc__ or "").strip().partition("\n")[0]
-        own = "" if self._factory.environment.__doc__ == Environment.__doc__ else f": {about}"
-        self._print(Text.assemble((self._factory.name, "bold"), own))
+        self._print(Text.assemble((self._factory.name, "bold"), f": {about}" if about else ""))
         if self._factory.spec.options:
             chosen = ", ".join(f"{name}={value}" for name, value in self._factory.spec.options.items())
             self._print(Text(f"options: {chosen}", style="dim"))
