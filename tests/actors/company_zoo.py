@@ -47,6 +47,10 @@ class Walker(Actor):
         return [await barrier.arrive(self) for _ in range(phases)]
 
     @concurrent
+    async def walk_as(self, name: str, barrier: Barrier) -> int:
+        return await barrier.arrive(name)
+
+    @concurrent
     async def walk_beside(self, barrier: Barrier, phase: int | None = None, timeout: float | None = None) -> int:
         return await barrier.arrive(self, phase, timeout=timeout)
 

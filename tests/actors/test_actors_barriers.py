@@ -196,6 +196,20 @@ async def test_a_process_that_dies_with_waiters_in_it_wakes_the_others(pair: Mes
         await walks[1]
 
 
+async def test_a_process_that_dies_with_one_in_it_that_waits_under_a_name_wakes_the_others(pair: Mesh) -> None:
+    """Nothing else tells of its end: it is no actor."""
+    here, doomed = await pair.spawn(Walker, node=0), await pair.spawn(Walker, node=1)
+    barrier = await pair.barrier([here, "somebody", "never"])
+    walks = [asyncio.create_task(here.walk_beside(barrier)), asyncio.create_task(doomed.walk_as("somebody", barrier))]
+    await arrived(barrier, 2)
+    doomed.tell.die()
+    async with asyncio.timeout(10):
+        with pytest.raises(BarrierBrokenError, match="somebody can't be reached any more"):
+            await walks[0]
+    with pytest.raises(NodeDiedError):
+        await walks[1]
+
+
 async def test_parties_join_and_leave_while_others_wait(mesh: Mesh) -> None:
     one, two, three = await walkers(mesh, 3)
     barrier = await mesh.barrier([one, "a", "b"])
