@@ -110,7 +110,9 @@ async def test_how_much_sampling_is_let_in_is_set_in_the_file(tmp_path: Path):
 
 
 async def test_other_hosts_are_not_let_in_without_keys(tmp_path: Path):
-    with pytest.raises(ConfigError, match="there is no API key"):
+    with pytest.raises(
+        ConfigError, match="there is no API key; make one with `tinker-actors keys add TENANT` and the same --root"
+    ):
         async with open_gateway(load_serve_config(settings={"host": "0.0.0.0", "root": str(tmp_path)})):
             pass
 

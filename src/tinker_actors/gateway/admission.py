@@ -160,6 +160,6 @@ def refuse_off_host(host: str, keys: KeyStore | None) -> None:
     if is_loopback(host) or (keys is not None and keys.any_good):
         return
     raise ConfigError(
-        f"host is {host!r}, which other hosts reach, and there is no API key; make one with `tinker-actors keys add`, "
-        "or listen on 127.0.0.1"
+        f"host is {host!r}, which other hosts reach, and there is no API key; make one with `tinker-actors keys add "
+        "TENANT` and the same --root, or listen on 127.0.0.1"
     )
