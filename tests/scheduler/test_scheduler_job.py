@@ -126,6 +126,16 @@ async def test_a_run_with_a_base_model_of_its_own_goes_on_after_its_folder_was_m
     assert SnapshotStore(moved.policies).latest("policy").number > before.number
 
 
+async def test_a_run_of_no_steps_evaluates_once_and_again_when_it_is_taken_up(tmp_path: Path):
+    config, observer = small(tmp_path, "--warmup.method", "none", "--trainer.steps", "0"), Recorder()
+    folder = RunFolder.create(config)
+    summary = await run_job(config, folder, observer)
+    assert observer.evaluations == [(0, summary.eval_before)]
+    assert summary.eval_after == summary.eval_before
+    await run_job(config, folder, observer)
+    assert observer.evaluations == [(0, summary.eval_before)] * 2
+
+
 async def test_a_folder_in_which_a_run_goes_on_takes_no_second_one(tmp_path: Path):
     config = small(tmp_path, "--warmup.method", "none", "--trainer.steps", "0")
     folder = RunFolder.create(config)

@@ -85,9 +85,10 @@ class _Job:
 
     async def run(self, state: RunState | None) -> RunSummary:
         """From the start, or from a saved state, to the end."""
+        first: Evaluation | None = None
         if state is None:
             company = await Company.begin(self._crew, self._players)
-            state = await self._first_state(company)
+            state, first = await self._first_state(company)
         else:
             self._spent = state.seconds
             company = await Company.resume(self._crew, self._players, state)
@@ -95,13 +96,15 @@ class _Job:
         learner.saved = state.handles
         async with learner.ahead():
             state, evaluation = await self._steps(learner, company, state)
+        if evaluation is None and state.step == 0:  # of nothing but evaluations: the first is the last
+            evaluation = first
         if evaluation is None:
             evaluation = await self._evaluate(company, learner.version, state.step)
         example = evaluation.of_task(self._shown) if self._shown else evaluation.episodes[0]
         self._crew.observer.transcript("after", _text(example))
         return await self._finish(state, evaluation)
 
-    async def _first_state(self, company: Company) -> RunState:
+    async def _first_state(self, company: Company) -> tuple[RunState, Evaluation]:
         """Evaluate and save what RL begins with."""
         version = company.versions[0]
         evaluation = await self._evaluate(company, version, 0)
@@ -116,7 +119,7 @@ class _Job:
             versions=(version,),
             frozen=company.frozen,
         )
-        return await self._save(company.trainer, 0, state, {})
+        return await self._save(company.trainer, 0, state, {}), evaluation
 
     async def _steps(self, learner: Learner, company: Company, state: RunState) -> tuple[RunState, Evaluation | None]:
         """Step after step; the state that was saved last, and the evaluation after the last step if it was due."""
