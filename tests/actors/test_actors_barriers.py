@@ -17,6 +17,7 @@ from tinker_actors.actors import (
     concurrent,
 )
 from tinker_actors.actors.barrier import BarrierHub
+from tinker_actors.actors.rendezvous import Rendezvous
 
 
 async def walkers(mesh: Mesh, count: int) -> list[Walker]:
@@ -131,6 +132,17 @@ async def test_the_barriers_timeout_names_who_is_late(mesh: Mesh) -> None:
     barrier = await mesh.barrier([one, "a", "b"], timeout=0.05)
     with pytest.raises(BarrierBrokenError, match=r"a, b did not arrive within 0.05 s of the first"):
         await one.walk(barrier)
+
+
+async def test_the_timeout_of_a_phase_ends_with_it() -> None:
+    meeting = Rendezvous[str]("ab", timeout=0.05)
+    first = meeting.arrive("a")
+    meeting.arrive("b")
+    assert await first == 0
+    passed = asyncio.Event()
+    asyncio.get_running_loop().call_later(0.1, passed.set)  # after whatever alarm there might still be
+    await passed.wait()
+    assert meeting.broken is None
 
 
 async def test_a_party_that_ends_wakes_all_waiters_with_its_error(mesh: Mesh) -> None:
