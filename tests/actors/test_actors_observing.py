@@ -5,6 +5,7 @@ import contextlib
 import dataclasses
 import logging
 import os
+import signal
 import socket
 import statistics
 import time
@@ -250,6 +251,22 @@ async def test_a_child_writes_such_warnings_to_its_log() -> None:
         log = (Path(mesh.folder or "") / "1.1.log").read_text()
     assert "blocked" in log
     assert "Busy.block (actor busy)" in log
+
+
+async def test_a_process_that_was_suspended_is_not_reported_as_blocked() -> None:
+    async with Mesh(nodes=2, blocked_loop=0.4) as mesh:
+        counter = await mesh.spawn(Counter)
+        os.kill(mesh.pids[1], signal.SIGSTOP)
+        await asyncio.sleep(1.0)
+        os.kill(mesh.pids[1], signal.SIGCONT)
+        lag = next(node.loop_lag for node in (await mesh.describe()).nodes if node.index == 1)
+        for _ in range(10):  # beats of its loop, and looks of the thread that watches them
+            await counter.add(1)
+            await asyncio.sleep(0.03)
+        log = (Path(mesh.folder or "") / "1.1.log").read_text()
+    assert lag is not None
+    assert lag > 0.5
+    assert "blocked" not in log
 
 
 async def test_a_loop_that_turns_is_not_reported_and_nothing_is_when_switched_off(
