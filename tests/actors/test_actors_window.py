@@ -18,6 +18,7 @@ from zoo import Counter
 from tinker_actors.actors import Mesh
 from tinker_actors.actors.attach import choose, fetch, running_meshes
 from tinker_actors.actors.description import MeshDescription
+from tinker_actors.actors.folder import PrivateFolder
 from tinker_actors.errors import RunError
 
 
@@ -181,3 +182,16 @@ def test_a_description_of_a_blocked_mesh_is_refused_in_time(own_tmp: Path, monke
     finally:
         process.kill()
         process.communicate()
+
+
+def test_a_new_mesh_removes_the_folders_of_the_dead_and_no_others(
+    own_tmp: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tinker_actors.actors.folder.YOUNG", 0.0)
+    living, dead = PrivateFolder(), PrivateFolder()
+    os.close(dead._lock)
+    new = PrivateFolder()
+    assert living.path.exists()
+    assert not dead.path.exists()
+    for each in (living, new):
+        each.remove()
