@@ -11,6 +11,7 @@ from zoo import Counter
 from tinker_actors.actors import CodecError, Keys, Mesh, SpawnError, UnroutableError, envelope, location, packing
 from tinker_actors.actors.control import CellEnded, ClassLocation
 from tinker_actors.actors.guests import VERSION
+from tinker_actors.actors.imports import Imports
 from tinker_actors.actors.keys import generate
 from tinker_actors.actors.worker import system_address
 
@@ -70,3 +71,10 @@ async def test_greetings_of_another_mesh_and_trace_contexts_that_are_none_are_re
 def test_a_class_that_is_no_actor_is_not_started() -> None:
     with pytest.raises(SpawnError, match="zoo:Parcel is no Actor"):
         location.find(ClassLocation(module="zoo", qualname="Parcel", path=None))
+
+
+def test_a_module_whose_name_only_begins_like_an_allowed_one_is_not_imported() -> None:
+    imports = Imports(["company"])
+    with pytest.raises(SpawnError, match="company_zoo may not be asked for"):
+        imports.find(ClassLocation(module="company_zoo", qualname="Walker", path=None))
+    assert Imports(["company_zoo"]).find(ClassLocation(module="company_zoo", qualname="Walker", path=None))
