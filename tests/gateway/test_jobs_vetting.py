@@ -68,6 +68,10 @@ def test_every_text_of_a_configuration_is_either_checked_or_a_mere_word(model: t
         ({"environment": {"name": "evil.py"}}, "environment.name"),
         ({"environment": {"name": "./number_guess"}}, "environment.name"),
         ({"environment": {"name": "os:system"}}, "environment.name"),
+        ({"algorithm": {"name": "os:system"}}, "algorithm.name"),
+        ({"algorithm": {"name": "/tmp/evil.py:f"}}, "algorithm.name"),
+        ({"algorithm": {"loss": "os:system"}}, "algorithm.loss"),
+        ({"algorithm": {"loss": "./evil.py:f"}}, "algorithm.loss"),
         ({"environment": {"name": "gymnasium:os:x"}}, "environment.name"),
         ({"environment": {"name": "number_guess:x"}}, "environment.name"),
         ({"seats": {"player": {"player": "script", "function": "os:system"}}}, "seats.player.function"),
@@ -140,6 +144,11 @@ async def test_what_the_operator_allows_may_be_named_and_nothing_beside_it(tmp_p
             await train(path)
     for name in ("mine.envs:Game", "mine.envs.more:Game", "gymnasium:CartPole-v1", f"{inside}/game.py:Game"):
         await vetted({"environment": {"name": name}}, allowed, find)
+    algorithm = {"name": "mine.envs.more:ranks", "loss": f"{inside}/../in/game.py:loss"}
+    named = (await vetted(RL | {"algorithm": algorithm}, allowed, find)).model_dump()["algorithm"]
+    assert (named["name"], named["loss"]) == ("mine.envs.more:ranks", f"{inside}/game.py:loss")
     for name in ("mine:Game", "mine.envs2:Game", "gymnasium:Other-v1", f"{inside}/link/game.py", f"{outside}/game.py"):
         with pytest.raises(RefusalError):
             await vetted({"environment": {"name": name}}, allowed, find)
+        with pytest.raises(RefusalError):
+            await vetted(RL | {"algorithm": {"loss": f"{name.removesuffix(':Game')}:loss"}}, allowed, find)

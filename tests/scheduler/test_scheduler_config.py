@@ -49,7 +49,7 @@ def test_override_values_are_toml_where_they_can_be_and_text_elsewhere(arguments
         ),
         ([*ENVIRONMENT, "--tariner.steps", "1"], "unknown key tariner; did you mean trainer"),
         ([*ENVIRONMENT, "--trainer.steps", "soon"], "trainer.steps is 'soon'; input should be a valid integer"),
-        ([*ENVIRONMENT, "--algorithm.name", "gppo"], "algorithm.name is 'gppo'; input should be 'grpo'"),
+        ([*ENVIRONMENT, "--algorithm.name", "gppo"], "algorithm.name is 'gppo'; grpo, grpo_no_std, "),
         ([*ENVIRONMENT, "--rollouts.temperature", "0"], "rollouts.temperature is 0; input should be greater than 0"),
         ([*ENVIRONMENT, "--rollouts.group-size", "1"], "rollouts.group_size is 1"),
         (

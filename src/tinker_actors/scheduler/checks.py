@@ -7,6 +7,7 @@ from tinker_actors.errors import ConfigError, TinkerActorsError
 from tinker_actors.models import load_renderer, load_tokenizer
 from tinker_actors.scheduler.config import RunConfig
 from tinker_actors.scheduler.line_ups import Players, check_players
+from tinker_actors.scheduler.objectives import check_objectives
 from tinker_actors.scheduler.training_place import check_extensions, check_reference
 
 
@@ -18,8 +19,8 @@ def check_job(config: RunConfig) -> EnvironmentFactory:
 
     Raises:
         ConfigError: The environment can't be loaded or made with its options, or lacks the demonstrations that the
-            warm-up needs, its seats can't be filled as the tables say, it can't be isolated as asked, or
-            `kl.reference` is not in the store that is named.
+            warm-up needs, its seats can't be filled as the tables say, it can't be isolated as asked, a
+            function that `algorithm` names isn't there, or `kl.reference` is not in the store that is named.
         ConfigError: The service that is to train has no field for what is asked of it.
         ModelError: The model can't be resolved, or its chat template can't be used.
     """
@@ -41,6 +42,7 @@ def check_job(config: RunConfig) -> EnvironmentFactory:
             "define it, or set warmup.method to 'none'"
         )
     load_renderer(load_tokenizer(config.model.name), config.model.chat_template)
+    check_objectives(config)
     check_reference(config)
     check_extensions(config)
     return environment

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, cast, get_args
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from tinker_actors.algorithms import ADVANTAGE_SETTINGS, AdvantageConfig, AdvantageName, Aggregation
 from tinker_actors.environments import Isolation
 from tinker_actors.errors import ConfigError, PolicyError
 from tinker_actors.policies import Handle
 from tinker_actors.scheduler.learners import LearnerSettings, TrainerSection, settings_of
+from tinker_actors.scheduler.objectives import is_own
 from tinker_actors.scheduler.players import PolicyName, PolicyTable, SeatSection
 from tinker_actors.scheduler.rollout_section import RolloutSection
 from tinker_actors.scheduler.sampler_section import SamplerSection
@@ -18,6 +19,12 @@ from tinker_actors.scheduler.sections import JobSection, Section
 from tinker_actors.scheduler.tracking import TrackingSection
 from tinker_actors.scheduler.training_place import check_run
 from tinker_actors.training import LossConfig
+from tinker_actors.training.loss_config import LOSS_DEFAULTS, SUPERVISED, LossName
+
+RL_LOSSES = tuple(name for name in LOSS_DEFAULTS if name not in SUPERVISED)
+"""The losses that a run may name."""
+
+_LOSS_SETTINGS = ("clip_low", "clip_high", "dual_clip", "beta", "ratio", "entropy_coefficient")
 
 
 class EnvironmentSection(Section):
@@ -47,8 +54,9 @@ class WarmupSection(Section):
 class AlgorithmSection(Section):
     """How rewards become gradients."""
 
-    name: AdvantageName = "grpo"
-    """How advantages are estimated."""
+    name: str = "grpo"
+    """How advantages are estimated: an estimator's name, or a function as `path/to/file.py:function` or
+    `module:function`."""
     discount: float | None = None
     """What a reward is multiplied by for each step of time before it, in `turn_returns` and `gae`; the estimator's own
     if not given, as all of its settings."""
@@ -68,9 +76,8 @@ class AlgorithmSection(Section):
     """Weight of the value head's loss, in `gae`; 0.5 if not given."""
     value_clip: float | None = None
     """How far a value may move in one step's passes, in `gae`; 0.2 if not given, 0 for no bound."""
-    loss: Literal[
-        "importance_sampling", "ppo", "dual_clip_ppo", "cispo", "dro", "gspo", "truncated_is", "masked_is"
-    ] = "ppo"
+    loss: str = "ppo"
+    """A loss's name, or a function as for `name`."""
     clip_low: float | None = None
     """Lower bound of the probability ratio; the loss's own if not given, as all of its settings."""
     clip_high: float | None = None
@@ -87,6 +94,14 @@ class AlgorithmSection(Section):
     """`token_mean` if not given; `constant` for `dr_grpo`."""
     aggregation_constant: int | None = Field(default=None, ge=1)
     """Tokens, for `constant`; the environment's turns times `rollouts.max_tokens` if not given."""
+
+    @field_validator("name", "loss")
+    @classmethod
+    def _known_or_own(cls, value: str, info: ValidationInfo) -> str:
+        known = get_args(AdvantageName) if info.field_name == "name" else RL_LOSSES
+        if value not in known and not is_own(value):
+            raise ValueError(f"{', '.join(known)} or a function of one's own, as file.py:function, is needed")
+        return value
 
 
 class KlSection(Section):
@@ -169,16 +184,15 @@ class RunConfig(JobSection):
     """Who plays which seat of the environment."""
 
     def loss_config(self) -> LossConfig:
-        """The loss of the run's updates.
+        """The loss of the run's updates, where it is one that comes with the package.
 
         Raises:
             ConfigError: A setting belongs to another loss, or can't work.
         """
-        named = ("clip_low", "clip_high", "dual_clip", "beta", "ratio", "entropy_coefficient")
         value_coefficient, value_clip = self._value_loss()
         return LossConfig(
-            name=self.algorithm.loss,
-            **{name: getattr(self.algorithm, name) for name in named},
+            name=cast("LossName", self.algorithm.loss),
+            **{name: getattr(self.algorithm, name) for name in _LOSS_SETTINGS},
             kl_coefficient=self.kl.coefficient if self.kl.where == "loss" else 0.0,
             kl_estimator=self.kl.estimator,
             value_coefficient=value_coefficient,
@@ -199,13 +213,14 @@ class RunConfig(JobSection):
         return 0.5 if own.value_coefficient is None else own.value_coefficient, clip or None
 
     def advantage_config(self) -> AdvantageConfig:
-        """How the run estimates advantages.
+        """How the run estimates advantages, where by an estimator that comes with the package.
 
         Raises:
             ConfigError: A setting belongs to another estimator, or can't work.
         """
         own = self.algorithm
-        return AdvantageConfig(name=own.name, **{name: getattr(own, name) for name in ADVANTAGE_SETTINGS})
+        given = {name: getattr(own, name) for name in ADVANTAGE_SETTINGS}
+        return AdvantageConfig(name=cast("AdvantageName", own.name), **given)
 
     def learners(self) -> dict[str, LearnerSettings]:
         """What each policy that learns is made of and trained with, by its id.
@@ -227,7 +242,10 @@ class RunConfig(JobSection):
             settings.trainer.check_trains(settings.policy)
         self._refuse_unknown_policies()
         try:
-            self.loss_config()
+            if is_own(self.algorithm.loss):
+                self._refuse_settings_of_own_loss()
+            else:
+                self.loss_config()
         except ConfigError as error:
             raise ValueError(f"algorithm.{error}") from error
         if self.algorithm.aggregation_constant is not None and self.aggregation != "constant":
@@ -251,13 +269,38 @@ class RunConfig(JobSection):
                         f"{', '.join(known)}"
                     )
 
+    def _refuse_settings_of_own_loss(self) -> None:
+        own = self.algorithm
+        self._value_loss()
+        for name in _LOSS_SETTINGS:
+            value = getattr(own, name)
+            if value != type(own).model_fields[name].default:
+                raise ConfigError(f"{name} is {value}, but {own.loss} is a function, which has its settings itself")
+        if own.name == "gae":
+            raise ConfigError(f"name is 'gae', whose value head {own.loss} doesn't train; a loss by its name is needed")
+        if self.kl.coefficient and self.kl.where == "loss":
+            raise ConfigError(
+                f"loss is {own.loss!r}, a function, to which kl.coefficient {self.kl.coefficient} can't be added; "
+                "kl.where 'reward' is needed, or 0"
+            )
+        if self.trainer.backend != "local":
+            raise ConfigError(
+                f"loss is {own.loss!r}, a function, which trainer.backend {self.trainer.backend!r} doesn't take; "
+                "'local' is needed"
+            )
+
     def _refuse_groups_without_advantage(self) -> None:
+        rollouts, name = self.rollouts, self.algorithm.name
         try:
-            least = self.advantage_config().least_group
+            if is_own(name):
+                self._refuse_settings_of_own_advantage()
+                least, needs_values = 1, False
+            else:
+                estimate = self.advantage_config()
+                least, needs_values = estimate.least_group, estimate.needs_values
         except ConfigError as error:
             raise ValueError(f"algorithm.{error}") from error
-        rollouts, name = self.rollouts, self.algorithm.name
-        if self.advantage_config().needs_values != self.policy.value_head:
+        if needs_values != self.policy.value_head:
             raise ValueError(
                 f"policy.value_head is true, but algorithm.name {name!r} has no use for it; leave it out"
                 if self.policy.value_head
@@ -273,6 +316,13 @@ class RunConfig(JobSection):
                 "rollouts.filter is 'varied_rewards' and rollouts.group_size is 1; a single reward never varies: "
                 "'none' is needed, or groups of at least 2"
             )
+
+    def _refuse_settings_of_own_advantage(self) -> None:
+        for setting in ADVANTAGE_SETTINGS:
+            if (value := getattr(self.algorithm, setting)) is not None:
+                raise ConfigError(
+                    f"{setting} is {value}, but {self.algorithm.name} is a function, which has its settings itself"
+                )
 
     def _refuse_what_cannot_overlap(self) -> None:
         rollouts, epochs = self.rollouts, self.trainer.epochs

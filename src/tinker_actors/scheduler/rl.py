@@ -16,9 +16,11 @@ from tinker_actors.rollouts import Collected, policy_metrics, rollout_metrics, s
 from tinker_actors.scheduler.ahead import Ahead, Played
 from tinker_actors.scheduler.company import Company
 from tinker_actors.scheduler.crew import Crew
+from tinker_actors.scheduler.objectives import Pass, is_own, own_passes
 from tinker_actors.scheduler.observer import Phase
 from tinker_actors.scheduler.students import Student
 from tinker_actors.scheduler.versions import Version
+from tinker_actors.training import ForwardBackwardResult
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,11 +179,8 @@ class Learner:
         config = self._crew.config
         lessons = [(student, await student.lesson(step, groups)) for student in self._students]
         due = [(student, lesson) for student, lesson in lessons if lesson.datums]
-        loss = config.loss_config()
         for _ in range(config.trainer.epochs if due else 0):
-            results = await self._trainer.forward_backward_many(
-                [(student.policy, lesson.datums, loss) for student, lesson in due]
-            )
+            results = await self._pass([(student.policy, lesson.datums) for student, lesson in due])
             for (student, lesson), result in zip(due, results, strict=True):
                 await student.optimise(step, lesson, result)
         found = {student.policy: student.numbers(lesson) for student, lesson in lessons}
@@ -189,6 +188,13 @@ class Learner:
         if not config.policies:
             return found[self._students[0].policy], advantages
         return {**_over_all(list(found.values())), **_prefixed(found)}, advantages
+
+    async def _pass(self, batches: Sequence[Pass]) -> Sequence[ForwardBackwardResult]:
+        config = self._crew.config
+        if is_own(config.algorithm.loss):
+            return await own_passes(self._trainer, batches, config.algorithm.loss)
+        loss = config.loss_config()
+        return await self._trainer.forward_backward_many([(policy, datums, loss) for policy, datums in batches])
 
     def _played_metrics(self, played: Played) -> dict[str, float]:
         collected = played.collected

@@ -17,6 +17,7 @@ from tinker_actors.algorithms import (
 from tinker_actors.data import Group
 from tinker_actors.errors import AlgorithmError
 from tinker_actors.scheduler.config import RunConfig
+from tinker_actors.scheduler.objectives import is_own, own_estimator
 from tinker_actors.training import LossConfig, TrainsPolicies
 
 _SCORED = LossConfig(name="importance_sampling")
@@ -40,7 +41,8 @@ class Signals:
         self._trainer = trainer
         self._policy = policy
         self._constant = constant
-        self._estimate = estimator(config.advantage_config())
+        name = config.algorithm.name
+        self._estimate = own_estimator(name) if is_own(name) else estimator(config.advantage_config())
         if isinstance(self._estimate, RoleBaseline):
             self._estimate.baselines.update(baselines)
 

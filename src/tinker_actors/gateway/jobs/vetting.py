@@ -19,6 +19,7 @@ from tinker_actors.gateway.refusals import RefusalError
 from tinker_actors.models.catalogue import available_models
 from tinker_actors.models.templates import NAMED_TEMPLATES
 from tinker_actors.scheduler.loading import JobConfig, parse_config
+from tinker_actors.scheduler.objectives import is_own
 from tinker_actors.scheduler.run_folder import RunFolder
 
 JOB_STORE = "job:"
@@ -117,6 +118,17 @@ class _Vetting:
             return value
         raise _refused(key, value, f"one of {', '.join(shipped_environments())} is needed")
 
+    async def _objective(self, key: str, value: str) -> str:
+        if not is_own(value):
+            return value
+        source, _, name = value.rpartition(":")
+        if source.endswith(".py"):
+            if (path := self._below(source)) is not None:
+                return f"{path}:{name}"
+        elif self._is_module(source):
+            return value
+        raise _refused(key, value, "a name, or a function in code that the service allows, is needed")
+
     async def _function(self, key: str, value: str) -> str:
         module, colon, name = value.rpartition(":")
         if name.isidentifier() and not name.startswith("_") and (not colon or self._is_module(module)):
@@ -174,6 +186,8 @@ RULES: Mapping[str, str] = {
     "model.name": "model",
     "model.chat_template": "template",
     "environment.name": "environment",
+    "algorithm.name": "objective",
+    "algorithm.loss": "objective",
     "seats.*.player": "player",
     "seats.*.store": "store",
     "seats.*.function": "function",
