@@ -8,7 +8,9 @@ import os
 import signal
 import socket
 import statistics
+import threading
 import time
+import weakref
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -242,6 +244,51 @@ async def test_a_blocked_loop_is_reported_with_the_method_and_advice_of_the_clas
         await asyncio.sleep(0)
     (record,) = caplog.records
     assert "s by Slow.step; give it a thread\n" in record.getMessage()
+
+
+class Held:
+    """What others may keep alive."""
+
+
+def block(seconds: float) -> None:
+    time.sleep(seconds)
+
+
+async def test_what_was_seen_of_a_blocked_loop_is_not_kept(caplog: pytest.LogCaptureFixture) -> None:
+    async with Mesh(observe=False, blocked_loop=0.1):
+        held = Held()
+        gone = weakref.ref(held)
+        block(0.4)  # this coroutine goes on for longer than it holds that
+        await asyncio.sleep(0)
+        del held
+        assert gone() is None
+    (record,) = caplog.records
+    assert "block(0.4)" in record.getMessage()
+
+
+async def test_what_the_loop_does_ends_while_it_is_still_being_written_that_it_was_blocked() -> None:
+    writing, ended = threading.Event(), threading.Event()
+
+    class Slowly(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            writing.set()
+            ended.wait(10.0)
+
+    def held_until_it_is_written() -> weakref.ref[Held]:
+        held = Held()
+        assert writing.wait(10.0)
+        return weakref.ref(held)
+
+    handler, log = Slowly(), logging.getLogger("tinker_actors.actors.pulse")
+    log.addHandler(handler)
+    try:
+        async with Mesh(observe=False, blocked_loop=0.1):
+            gone = held_until_it_is_written()
+            assert gone() is None
+            ended.set()
+    finally:
+        ended.set()
+        log.removeHandler(handler)
 
 
 async def test_a_child_writes_such_warnings_to_its_log() -> None:

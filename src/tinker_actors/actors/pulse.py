@@ -193,8 +193,10 @@ class Pulse:
         frame = sys._current_frames().get(self._loop_thread)  # pyright: ignore[reportPrivateUsage]
         if frame is None:
             return
-        stack = "".join(traceback.format_stack(frame))
+        stack = traceback.StackSummary.extract(traceback.walk_stack(frame), lookup_lines=False)
         what, advice = advised(frame) or (self._on_the_loop(), "blocking work belongs into asyncio.to_thread")
+        del frame  # the loop goes on meanwhile, and what the frame holds is not ours to keep
+        stack.reverse()
         more = self._quiet.passes(what)
         if more is not None:
             logger.warning(
@@ -204,7 +206,7 @@ class Pulse:
                 what,
                 more,
                 advice,
-                stack.rstrip(),
+                "".join(stack.format()).rstrip(),
             )
 
     def _on_the_loop(self) -> str:
@@ -226,12 +228,30 @@ def advised(frame: FrameType | None) -> tuple[str, str] | None:
     """The outermost method on a stack whose class has a `__blocking_advice__`, and that: what is to be done."""
     found: tuple[str, str] | None = None
     while frame is not None:
-        owner: object = frame.f_locals.get("self")
-        kind = type(owner)
-        if isinstance(advice := getattr(kind, "__blocking_advice__", None), str):
-            found = f"{kind.__qualname__}.{frame.f_code.co_name}", advice
+        if _may_advise(frame):
+            owner: object = frame.f_locals.get("self")
+            kind = type(owner)
+            if isinstance(advice := getattr(kind, "__blocking_advice__", None), str):
+                found = f"{kind.__qualname__}.{frame.f_code.co_name}", advice
         frame = frame.f_back
     return found
+
+
+def _may_advise(frame: FrameType) -> bool:
+    """Whether a frame is one of a method whose class may have advice.
+
+    Up to Python 3.12 a frame that was asked for its locals keeps them until it ends, so few are asked.
+    """
+    code = frame.f_code
+    owner = code.co_qualname.split(".")[:-1]
+    if code.co_varnames[:1] != ("self",) or not owner:
+        return False
+    if "<locals>" in owner:
+        return True  # where such a class is can't be looked up
+    kind = frame.f_globals.get(owner[0])
+    for name in owner[1:]:
+        kind = getattr(kind, name, None)
+    return hasattr(kind, "__blocking_advice__")
 
 
 def awaited(waits: Any) -> Any:
