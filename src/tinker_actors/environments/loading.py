@@ -9,7 +9,7 @@ import importlib.util
 import inspect
 import sys
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -93,16 +93,21 @@ def load_environment(source: str, **options: Any) -> EnvironmentFactory:
     return EnvironmentFactory(name=name, environment=cls, spec=EnvironmentSpec(source=absolute, options=options))
 
 
-def import_source(source: str) -> ModuleType:
-    """The module that user code lies in.
+def load_function(source: str) -> Callable[..., Any]:
+    """A function of the user's.
 
     Args:
-        source: A file, `path/to/file.py`, or a module's name.
+        source: `path/to/file.py:function` or `package.module:function`.
 
     Raises:
-        ConfigError: It isn't found, or can't be imported.
+        ConfigError: It isn't found, or can't be imported; or what is found is no function.
     """
-    return _import_file(_file(source)) if source.endswith(".py") else _import_module(source)
+    place, _, name = source.rpartition(":")
+    module = _import_file(_file(place)) if place.endswith(".py") else _import_module(place)
+    found = getattr(module, name, None)
+    if not callable(found):
+        raise ConfigError(f"{name!r} in {place} is {found!r}; a function is needed")
+    return found
 
 
 def shipped_environments() -> tuple[str, ...]:

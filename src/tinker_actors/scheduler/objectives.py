@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from tinker_actors.algorithms import Estimator, by_group
 from tinker_actors.data import Datum
-from tinker_actors.environments.loading import import_source
+from tinker_actors.environments.loading import load_function
 from tinker_actors.errors import AlgorithmError, ConfigError
 from tinker_actors.training import ForwardBackwardResult, TrainsPolicies
 
@@ -80,11 +80,7 @@ async def own_passes(trainer: TrainsPolicies, batches: Sequence[Pass], source: s
 
 
 def _function(key: str, source: str) -> Callable[..., Any]:
-    place, _, name = source.rpartition(":")
     try:
-        found = getattr(import_source(place), name, None)
+        return load_function(source)
     except ConfigError as error:
         raise ConfigError(f"{key} is {source!r}: {error}") from error
-    if not callable(found):
-        raise ConfigError(f"{key} is {source!r}, but {place} has no function {name!r}")
-    return found

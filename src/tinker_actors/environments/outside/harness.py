@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from tinker_actors.data import Image, Message
-from tinker_actors.environments.loading import import_source
+from tinker_actors.environments.loading import load_function
 from tinker_actors.environments.threads import CallThread
 from tinker_actors.errors import ConfigError, EpisodeError
 
@@ -165,12 +165,9 @@ def load_harness(path: str) -> Callable[..., Any]:
     if not (source and name):
         raise ConfigError(f"harness is {path!r}; package.module:function or path/to/file.py:function is needed")
     try:
-        found = getattr(import_source(source), name, None)
+        return load_function(path)
     except ConfigError as error:
         raise ConfigError(f"harness {path!r} is not found: {error}") from error
-    if not callable(found):
-        raise ConfigError(f"harness {path!r} is {found!r}; a function is needed")
-    return found
 
 
 def check_harness(function: Callable[..., Any], path: str, options: Mapping[str, Any]) -> None:
