@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
+from tests.scheduler.silent_observer import Silent
 
 from tinker_actors.scheduler import RunFolder, load_config, run_job
 
@@ -16,19 +16,6 @@ SMALL = [
     *("--rollouts.workers", "0", "--trainer.steps", "2", "--trainer.threads", "1", "--trainer.learning-rate", "1e-3"),
     *("--evaluation.episodes", "4", "--evaluation.every", "0", "--checkpoints.every", "1"),
 ]
-
-
-class Steps:
-    """An observer that keeps the metrics of the steps."""
-
-    def __init__(self) -> None:
-        self.metrics: list[dict[str, float]] = []
-
-    def step(self, step: int, metrics: dict[str, float]) -> None:
-        self.metrics.append(metrics)
-
-    def __getattr__(self, name: str) -> Any:
-        return lambda *_: None
 
 
 @pytest.fixture
@@ -54,9 +41,9 @@ async def play(root: Path, *overrides: str, again: bool = False) -> list[dict[st
     else:
         config = load_config(None, [*overrides, "--output", str(root)])
         folder = RunFolder.create(config)
-    steps = Steps()
+    steps = Silent()
     await run_job(config, folder, steps)  # pyright: ignore[reportArgumentType]
-    return steps.metrics
+    return steps.steps
 
 
 def weights(root: Path, step: int) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from tests.scheduler.silent_observer import Silent
 
 from tinker_actors.errors import ConfigError, UnknownPolicyError
 from tinker_actors.scheduler import RunConfig, RunFolder, load_config, run_job
@@ -17,19 +18,6 @@ SMALL = [
     *("--rollouts.workers", "0", "--trainer.steps", "2", "--trainer.threads", "1", "--trainer.learning-rate", "0.01"),
     *("--evaluation.episodes", "2", "--evaluation.every", "0", "--checkpoints.keep", "1", "--checkpoints.every", "1"),
 ]
-
-
-class Steps:
-    """Remembers the metrics of the steps."""
-
-    def __init__(self) -> None:
-        self.steps: list[Mapping[str, float]] = []
-
-    def __getattr__(self, name: str) -> object:
-        return lambda *_: None
-
-    def step(self, step: int, metrics: Mapping[str, float]) -> None:
-        self.steps.append(metrics)
 
 
 @pytest.fixture
@@ -55,7 +43,7 @@ def config(tmp_path: Path):
 
 async def play(config: RunConfig, *, again: bool = False) -> list[Mapping[str, float]]:
     """The metrics of the steps of a new run, or of those that an earlier one goes on with."""
-    observer = Steps()
+    observer = Silent()
     folder = RunFolder(Path(config.output or "")) if again else RunFolder.create(config)
     await run_job(config, folder, observer)  # type: ignore[arg-type]
     return observer.steps
