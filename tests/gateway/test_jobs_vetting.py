@@ -147,6 +147,9 @@ async def test_what_the_operator_allows_may_be_named_and_nothing_beside_it(tmp_p
     algorithm = {"name": "mine.envs.more:ranks", "loss": f"{inside}/../in/game.py:loss"}
     named = (await vetted(RL | {"algorithm": algorithm}, allowed, find)).model_dump()["algorithm"]
     assert (named["name"], named["loss"]) == ("mine.envs.more:ranks", f"{inside}/game.py:loss")
+    for name in ("mine.envs:_hidden", "mine.envs:", f"{inside}/game.py:__import__"):
+        with pytest.raises(RefusalError):
+            await vetted(RL | {"algorithm": {"name": name}}, allowed, find)
     for name in ("mine:Game", "mine.envs2:Game", "gymnasium:Other-v1", f"{inside}/link/game.py", f"{outside}/game.py"):
         with pytest.raises(RefusalError):
             await vetted({"environment": {"name": name}}, allowed, find)

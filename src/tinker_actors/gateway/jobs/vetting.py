@@ -122,7 +122,9 @@ class _Vetting:
         if not is_own(value):
             return value
         source, _, name = value.rpartition(":")
-        if source.endswith(".py"):
+        if not _is_public(name):
+            pass
+        elif source.endswith(".py"):
             if (path := self._below(source)) is not None:
                 return f"{path}:{name}"
         elif self._is_module(source):
@@ -131,7 +133,7 @@ class _Vetting:
 
     async def _function(self, key: str, value: str) -> str:
         module, colon, name = value.rpartition(":")
-        if name.isidentifier() and not name.startswith("_") and (not colon or self._is_module(module)):
+        if _is_public(name) and (not colon or self._is_module(module)):
             return value  # without a module it is one of the environment's own file, which is allowed
         raise _refused(key, value, "the name of a function in the environment's own file is needed")
 
@@ -244,6 +246,10 @@ _TABLES = ("seats", "policies")
 
 def _pattern(path: tuple[str, ...]) -> str:
     return ".".join("*" if place and path[place - 1] in _TABLES else key for place, key in enumerate(path))
+
+
+def _is_public(name: str) -> bool:
+    return name.isidentifier() and not name.startswith("_")
 
 
 def _is_path(text: str) -> bool:
