@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl
 from tinker_actors.data import Message, ModelInput, ToolCall, ToolList, read_sampled_json
 from tinker_actors.errors import ModelError
 from tinker_actors.models.renderer import Rendered
-from tinker_actors.models.tokenizer import Tokenizer
+from tinker_actors.models.tokenizer import Tokenizer, half_pair
 
 _NO_FAMILIES = ("auto", "custom", "default")  # a guess, code from a file, and a chat template
 _CALL = re.compile(r"<tool_call>\s*(.*?)\s*</tool_call>", re.DOTALL)
@@ -198,7 +198,7 @@ def _whole(call: Any) -> str | None:
     if call.status != "ok" or not call.name:
         return None
     said = json.dumps({"name": call.name, "arguments": call.arguments}, ensure_ascii=False)
-    return None if any("\ud800" <= letter <= "\udfff" for letter in said) else said
+    return None if half_pair(said) else said
 
 
 def _arguments(call: ToolCall) -> Any:

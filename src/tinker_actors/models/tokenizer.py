@@ -33,6 +33,11 @@ _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 """How tokenizers with a fallback to bytes write one."""
 
 
+def half_pair(text: str) -> str | None:
+    """The first half of a surrogate pair in a text, which no tokenizer takes; None in Unicode text."""
+    return next((letter for letter in text if "\ud800" <= letter <= "\udfff"), None)
+
+
 class Tokenizer:
     """Token ids to text and back, with the special tokens and the chat template of one model.
 
@@ -124,7 +129,7 @@ class Tokenizer:
         try:
             ids = self._backend.encode(after + text, add_special_tokens=False).ids
         except TypeError:
-            half = next((letter for letter in text if "\ud800" <= letter <= "\udfff"), None)
+            half = half_pair(text)
             if half is None:
                 raise
             raise ModelError(f"the text holds {half!r}, half of a surrogate pair; Unicode text is needed") from None
