@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -91,6 +92,23 @@ async def test_functions_that_say_what_shipped_ones_do_train_the_same(own: str, 
             assert mine[metric] == pytest.approx(theirs[metric], rel=1e-3, abs=1e-6)
         assert mine["kl"] > 0  # of the second epoch
         assert mine["train_loss_sum"] == pytest.approx(theirs["train_loss_sum"], rel=1e-3, abs=1e-6)
+
+
+async def test_a_run_keeps_the_functions_that_it_began_with(own: str, tmp_path: Path):
+    other = tmp_path / "other.py"
+    other.write_text(SOURCE)
+
+    class Removes(Silent):
+        def step(self, step: int, metrics: Mapping[str, float]) -> None:
+            super().step(step, metrics)
+            other.unlink(missing_ok=True)
+
+    objective = ["--algorithm.name", f"{other}:centred", "--algorithm.loss", f"{other}:weighted"]
+    config = load_config(None, [*SMALL, "--environment.name", own, "--output", str(tmp_path / "run"), *objective])
+    steps = Removes()
+    await run_job(config, RunFolder.create(config), steps)
+    assert not other.exists()
+    assert [metrics["grad_norm"] > 0 for metrics in steps.steps] == [True, True]
 
 
 @pytest.mark.parametrize("function", ["short", "nonsense"])

@@ -58,20 +58,29 @@ def own_estimator(source: str) -> Estimator:
     return by_group(advantages)
 
 
-async def own_passes(trainer: TrainsPolicies, batches: Sequence[Pass], source: str) -> list[ForwardBackwardResult]:
+def own_loss(source: str) -> CustomLoss:
+    """The user's loss, as the file is now: a run loads it once.
+
+    Raises:
+        ConfigError: It isn't found, or can't be imported.
+    """
+    return cast("CustomLoss", _function("algorithm.loss", source))
+
+
+async def own_passes(
+    trainer: TrainsPolicies, batches: Sequence[Pass], function: CustomLoss
+) -> list[ForwardBackwardResult]:
     """Add the gradients of the user's loss, policy after policy.
 
     Returns:
         As of `Trainer.forward_backward`, with the metrics that the function gives beside those of all RL losses.
 
     Raises:
-        ConfigError: The function isn't found, or can't be imported.
         AlgorithmError: As of `forward_backward_custom`.
     """
     from tinker_actors.training.custom import forward_backward_custom
     from tinker_actors.training.metrics import sampled_metrics
 
-    function = cast("CustomLoss", _function("algorithm.loss", source))
     results: list[ForwardBackwardResult] = []
     for policy, datums in batches:
         found = await forward_backward_custom(cast("Trainer", trainer), policy, datums, function)

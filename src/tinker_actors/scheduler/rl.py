@@ -16,7 +16,7 @@ from tinker_actors.rollouts import Collected, policy_metrics, rollout_metrics, s
 from tinker_actors.scheduler.ahead import Ahead, Played
 from tinker_actors.scheduler.company import Company
 from tinker_actors.scheduler.crew import Crew
-from tinker_actors.scheduler.objectives import Pass, is_own, own_passes
+from tinker_actors.scheduler.objectives import Pass, is_own, own_loss, own_passes
 from tinker_actors.scheduler.observer import Phase
 from tinker_actors.scheduler.students import Student
 from tinker_actors.scheduler.versions import Version
@@ -63,6 +63,7 @@ class Learner:
         self._students = company.students
         self._frozen = tuple(company.frozen.values())
         self._coordinator = company.coordinator
+        self._own_loss = own_loss(crew.config.algorithm.loss) if is_own(crew.config.algorithm.loss) else None
         self._rounds = 0
         self._awaited = 0
         self._rollouts = Ahead(
@@ -191,8 +192,8 @@ class Learner:
 
     async def _pass(self, batches: Sequence[Pass]) -> Sequence[ForwardBackwardResult]:
         config = self._crew.config
-        if is_own(config.algorithm.loss):
-            return await own_passes(self._trainer, batches, config.algorithm.loss)
+        if self._own_loss is not None:
+            return await own_passes(self._trainer, batches, self._own_loss)
         loss = config.loss_config()
         return await self._trainer.forward_backward_many([(policy, datums, loss) for policy, datums in batches])
 
