@@ -4,6 +4,7 @@ import os
 import signal
 
 import pytest
+from tests import official_client
 
 # no doctests of the rooms' conftest files, which all have one module name, or of programs of other environments
 collect_ignore_glob = ["tests/*/conftest.py", "tests/gateway/cookbook/write_play.py"]
@@ -20,12 +21,14 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The official client leaves connections open by which it asked for its configuration."""
-    left = pytest.mark.filterwarnings(
-        "ignore:Exception ignored in. <socket:pytest.PytestUnraisableExceptionWarning",
-        "ignore:Exception ignored in. <function _SelectorTransport:pytest.PytestUnraisableExceptionWarning",
-    )
-    for item in items:
-        if item.get_closest_marker("sdk") is not None:
-            item.add_marker(left)
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Keep account of the official client's connections, which are closed with the module."""
+    if item.get_closest_marker("sdk") is not None:
+        official_client.watch()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    if nextitem is None or nextitem.path != item.path:  # and so the module's fixtures have ended
+        official_client.close_all()

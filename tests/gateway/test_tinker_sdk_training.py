@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,6 @@ STEP = types.AdamParams(learning_rate=1e-2, weight_decay=0.01, grad_clip_norm=5.
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with in_a_thread(tmp_path_factory.mktemp("gateway"), TINY) as (_, url):
         yield url
-    gc.collect()  # so that what the client left is found here
 
 
 @pytest.fixture

@@ -1,5 +1,4 @@
 import asyncio
-import gc
 
 import pytest
 from sampling_harness import BASE, END, TOKENIZER, ask
@@ -17,12 +16,6 @@ pytestmark = pytest.mark.sdk
 @pytest.fixture(autouse=True)
 def key(monkeypatch):
     monkeypatch.setenv("TINKER_API_KEY", KEY)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def what_the_client_left():
-    yield
-    gc.collect()  # so that it is found here
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import itertools
 import json
 from argparse import Namespace
@@ -52,13 +51,6 @@ SMALL = [
 @pytest.fixture(autouse=True)
 def key(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("TINKER_API_KEY", "tml-none")
-
-
-@pytest.fixture(autouse=True, scope="module")
-def collected():
-    """What the official client leaves is collected here, where its warnings are expected."""
-    yield
-    gc.collect()
 
 
 @pytest.fixture(scope="module")
