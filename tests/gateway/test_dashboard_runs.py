@@ -61,6 +61,18 @@ async def test_values_are_read_by_pointer_and_by_keys_in_all_charts_at_once(boar
         await expect(page.get_by_label("Log scale")).to_be_checked()
 
 
+async def test_what_rounding_leaves_of_nothing_is_drawn_and_read_as_0(board: Dashboard, browser: Browser):
+    job, run = await board.running("guess")
+    for step, kl in enumerate((4e-14, 9e-14, 5e-14, 7e-14), start=1):
+        measure(run, step, step, kl=kl)
+    async with board.page(browser, f"#/job/{job.id}") as page:
+        kl = chart(page, "KL")
+        await expect(kl).to_have_attribute("aria-label", re.compile("^KL: guess 0 at step 4"))
+        line = await drawn(kl, LINE["light"])
+        assert line["count"] > 100
+        assert line["bottom"] - line["top"] < 0.05, "rounding is drawn as if it were a curve"
+
+
 async def test_any_metric_of_a_run_can_be_drawn(board: Dashboard, browser: Browser):
     job, run = await board.running("guess")
     measure(run, 1, 3, **{"env/invalid": 0.125})

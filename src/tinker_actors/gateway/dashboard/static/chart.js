@@ -1,7 +1,7 @@
 // One chart of lines over steps or time, drawn on a canvas; hovering or the arrow keys read its values.
 
 import { el, facts, showTip } from "./dom.js";
-import { number, span } from "./format.js";
+import { ROUNDING, number, span } from "./format.js";
 import { nearest, smooth } from "./metrics.js";
 
 const DASHES = [[], [7, 3], [2, 3], [9, 3, 2, 3], [4, 4], [12, 4], [1, 4], [6, 2, 2, 2]];
@@ -92,7 +92,8 @@ export class Chart {
       y1 = Math.log10(y1);
     }
     const size = Math.max(Math.abs(y0), Math.abs(y1));
-    const margin = y1 - y0 > size * 1e-9 ? (y1 - y0) * 0.06 : size * 0.1 || 0.5; // less is rounding: a level line
+    const level = size < ROUNDING ? 0.5 : y1 - y0 > size * 1e-9 ? 0 : size * 0.1; // but for rounding
+    const margin = level || (y1 - y0) * 0.06;
     const floor = !log && y0 >= 0 ? Math.max(0, y0 - margin) : y0 - margin; // what can't be negative isn't drawn so
     this.bounds = { x0, x1, y0: floor, y1: y1 + margin };
     this.sx = (x) => LEFT + ((x - x0) / (x1 - x0)) * (width - LEFT - RIGHT);

@@ -1,10 +1,13 @@
 // Numbers, times and sizes for people.
 
+/** What is smaller is what rounding leaves of 0, as of the KL of a policy from itself. */
+export const ROUNDING = 1e-10;
+
 /** A measured number in few digits. */
 export function number(value) {
   if (value === null || value === undefined) return "–";
-  if (value === 0) return "0";
   const size = Math.abs(value);
+  if (size < ROUNDING) return "0";
   if (Number.isInteger(value) && size < 1e6) return value.toLocaleString("en");
   if (size >= 1e6 || size < 1e-3) return value.toExponential(2).replace("e+", "e");
   return size >= 1000
