@@ -71,6 +71,8 @@ async def test_what_rounding_leaves_of_nothing_is_drawn_and_read_as_0(board: Das
         line = await drawn(kl, LINE["light"])
         assert line["count"] > 100
         assert line["bottom"] - line["top"] < 0.05, "rounding is drawn as if it were a curve"
+        await page.get_by_label("Log scale").check()
+        assert (await drawn(kl, LINE["light"]))["count"] == 0
 
 
 async def test_any_metric_of_a_run_can_be_drawn(board: Dashboard, browser: Browser):

@@ -79,7 +79,7 @@ export class Chart {
       x0 = Math.min(x0, line.x[0]);
       x1 = Math.max(x1, line.x.at(-1));
       for (const value of line.shown) {
-        if (log && value <= 0) continue;
+        if (this.hides(value)) continue;
         if (value < y0) y0 = value;
         if (value > y1) y1 = value;
       }
@@ -101,6 +101,11 @@ export class Chart {
       TOP +
       (1 - ((log ? Math.log10(y) : y) - this.bounds.y0) / (this.bounds.y1 - this.bounds.y0)) * (height - TOP - BOTTOM);
     this.unx = (place) => x0 + ((place - LEFT) / (width - LEFT - RIGHT)) * (x1 - x0);
+  }
+
+  /** Whether a value is none that the scale has. */
+  hides(value) {
+    return this.view.log && value < ROUNDING;
   }
 
   axes(pen, width, height) {
@@ -132,22 +137,21 @@ export class Chart {
   }
 
   line(pen, line) {
-    const log = this.view.log;
     pen.strokeStyle = pen.fillStyle = this.ink(`--run-${line.place % 8}`);
     pen.lineJoin = "round";
     if (this.view.weight && !line.marks) {
       pen.globalAlpha = 0.22;
       pen.lineWidth = 1;
-      this.trace(pen, line.x, line.y, log);
+      this.trace(pen, line.x, line.y);
       pen.globalAlpha = 1;
     }
     pen.lineWidth = line.marks ? 1.2 : 1.8;
     pen.setLineDash(line.marks ? [2, 3] : DASHES[line.place % 8]);
-    this.trace(pen, line.x, line.shown, log);
+    this.trace(pen, line.x, line.shown);
     pen.setLineDash([]);
     if (line.marks || line.x.length === 1) {
       for (let i = 0; i < line.x.length; i++) {
-        if (log && line.shown[i] <= 0) continue;
+        if (this.hides(line.shown[i])) continue;
         const [x, y] = [this.sx(line.x[i]), this.sy(line.shown[i])];
         pen.beginPath();
         pen.moveTo(x, y - 4);
@@ -159,11 +163,11 @@ export class Chart {
     }
   }
 
-  trace(pen, xs, ys, log) {
+  trace(pen, xs, ys) {
     pen.beginPath();
     let open = false;
     for (let i = 0; i < xs.length; i++) {
-      if (log && ys[i] <= 0) {
+      if (this.hides(ys[i])) {
         open = false;
         continue;
       }
@@ -184,7 +188,7 @@ export class Chart {
     pen.stroke();
     for (const line of this.drawn) {
       const i = nearest(line.x, this.at);
-      if (this.view.log && line.shown[i] <= 0) continue;
+      if (this.hides(line.shown[i])) continue;
       pen.fillStyle = this.ink(`--run-${line.place % 8}`);
       pen.beginPath();
       pen.arc(this.sx(line.x[i]), this.sy(line.shown[i]), 3.5, 0, 7);
