@@ -265,7 +265,7 @@ async def test_members_are_not_begun_once_an_earlier_one_has_used_up_the_deadlin
 
         async def block(self) -> int:
             self.begun += 1
-            time.sleep(0.03)  # noqa: ASYNC251 - it is to block
+            time.sleep(0.6)  # noqa: ASYNC251 - it is to block
             return self.begun
 
         async def read(self) -> int:
@@ -274,7 +274,7 @@ async def test_members_are_not_begun_once_an_earlier_one_has_used_up_the_deadlin
     async with Mesh() as mesh:
         group = mesh.group([await mesh.spawn(Blocking) for _ in range(3)])
         await group.ask.read()
-        first, *late = await group.options(timeout=0.02).settle.block()
+        first, *late = await group.options(timeout=0.5).settle.block()
         assert first == 1
         assert all(isinstance(each, DeadlineExceeded) for each in late)
         assert await group.ask.read() == [1, 0, 0]

@@ -29,12 +29,25 @@ class Busy(Actor):
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
 
+    async def hold(self, gate: asyncio.Event) -> None:
+        await gate.wait()
+
+    @concurrent
+    async def hold_beside(self, gate: asyncio.Event) -> None:
+        await gate.wait()
+
     async def block(self, seconds: float) -> None:
         time.sleep(seconds)  # noqa: ASYNC251
 
+    async def block_until(self, condition: Callable[[], bool]) -> None:
+        block_until(condition)
+
     @concurrent
-    async def block_beside(self, seconds: float) -> None:
-        time.sleep(seconds)  # noqa: ASYNC251
+    async def block_until_beside(self, condition: Callable[[], bool]) -> None:
+        block_until(condition)
+
+    async def block_until_there(self, path: str, text: str) -> None:
+        block_until(lambda: os.path.exists(path) and text in Path(path).read_text())
 
     @concurrent
     async def sleep_beside(self, seconds: float) -> None:
@@ -43,6 +56,19 @@ class Busy(Actor):
     async def drip(self, seconds: float) -> AsyncIterator[int]:
         await asyncio.sleep(seconds)
         yield 1
+
+
+def block_until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
+def reports(caplog: pytest.LogCaptureFixture, what: str) -> list[str]:
+    """Warnings that the loop is blocked by that: on a busy machine it may be late for other reasons too."""
+    messages = [record.getMessage() for record in caplog.records]
+    return [message for message in messages if f" s by {what}" in message]
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -57,9 +83,11 @@ async def until(condition: Callable[[], bool]) -> None:
 async def test_a_description_names_every_node_and_actor_with_its_numbers(mesh: Mesh) -> None:
     home = mesh.nodes - 1
     counter = await mesh.spawn(Counter, name="counter", mailbox=7)
+    began = time.monotonic()
     for _ in range(5):
         await counter.add(1)
     assert [i async for i in counter.stream.count_to(3)] == [1, 2, 3]
+    took = time.monotonic() - began
     described = await mesh.describe()
     assert described.pid == os.getpid()
     assert [(node.index, node.state, node.incarnation) for node in described.nodes] == [
@@ -87,7 +115,7 @@ async def test_a_description_names_every_node_and_actor_with_its_numbers(mesh: M
     assert actor.rate > 0
     assert actor.p50 is not None
     assert actor.p99 is not None
-    assert 0 < actor.p50 <= actor.p99 < 0.5
+    assert 0 < actor.p50 <= actor.p99 < 1.125 * took
     with pytest.raises(LookupError):
         described.actor("nobody")
     with pytest.raises(dataclasses.FrozenInstanceError):
@@ -121,31 +149,40 @@ async def test_rates_are_taken_from_two_looks() -> None:
         idle = await mesh.spawn(Counter, name="idle")
         await idle.add(1)
         await asyncio.sleep(0.55)
+        before = time.monotonic()
         await mesh.describe()
         began = time.monotonic()
         for _ in range(300):
             await counter.add(1)
         await asyncio.sleep(0.55)
+        ended = time.monotonic()
         described = await mesh.describe()
-        took = time.monotonic() - began
-        assert described.actors[0].rate == pytest.approx(300 / took, rel=0.05)
+        after = time.monotonic()
+        rate = described.actors[0].rate
+        assert rate is not None
+        assert 300 / (after - before) <= rate <= 300 / (ended - began)
         assert described.actor("idle").rate == 0
 
 
-async def test_a_node_that_does_not_answer_is_silent_and_a_dead_one_down(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_node_that_does_not_answer_is_silent_and_a_dead_one_down(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr("tinker_actors.actors.survey.ANSWER", 0.4)
     async with Mesh(nodes=3, restart=RestartPolicy.never()) as mesh:
         busy = await mesh.spawn(Busy, name="busy", node=1)
         await mesh.spawn(Fragile, name="fragile", node=2)
         os.kill(mesh.pids[2], 9)
-        blocked = asyncio.ensure_future(busy.block(1.0))
+        gate = tmp_path / "gate"
+        blocked = asyncio.ensure_future(busy.block_until_there(str(gate), "open"))
         while (described := await mesh.describe()).nodes[1].state == "up" or described.nodes[2].state != "down":  # noqa: ASYNC110
             await asyncio.sleep(0.005)
         silent, down = described.nodes[1:]
         assert (silent.state, silent.pid, silent.rss) == ("silent", mesh.pids[1], None)
         assert (down.state, down.pid) == ("down", None)
         assert (described.actor("busy").state, described.actor("busy").mailbox) == ("unknown", None)
+        gate.write_text("open")
         await blocked
+        monkeypatch.undo()
         assert (await mesh.describe()).nodes[1].state == "up"
 
 
@@ -183,13 +220,18 @@ def test_quantiles_are_right_within_an_eighth_and_forget_the_distant_past() -> N
 
 async def test_handler_times_and_counts_hold_over_long_series(mesh: Mesh) -> None:
     busy = await mesh.spawn(Busy, name="busy")
+    longest = 0.0
     for _ in range(300):
+        began = time.monotonic()
         await busy.sleep(0.001)
+        longest = max(longest, time.monotonic() - began)
+    began = time.monotonic()
     await asyncio.gather(*(busy.sleep_beside(0.001) for _ in range(50)))
+    longest = max(longest, time.monotonic() - began)
     actor = (await mesh.describe()).actor("busy")
     assert actor.handled == 350
     assert actor.p50 is not None
-    assert 0.0008 < actor.p50 < 0.02
+    assert 0.0008 < actor.p50 < 1.125 * longest
 
 
 # Warnings
@@ -198,33 +240,37 @@ async def test_handler_times_and_counts_hold_over_long_series(mesh: Mesh) -> Non
 async def test_a_slow_handler_is_named_once_while_it_runs(caplog: pytest.LogCaptureFixture) -> None:
     async with Mesh(observe=False, slow_handler=0.08) as mesh:
         busy = await mesh.spawn(Busy, name="busy")
-        await busy.sleep(0.01)
+        await busy.sleep(0.001)
         assert [i async for i in busy.stream.drip(0.3)] == [1]
         assert not caplog.records
-        slow = asyncio.ensure_future(busy.sleep(0.6))
-        await until(lambda: bool(caplog.records))
-        assert not slow.done()
-        await slow
-        await asyncio.gather(busy.sleep_beside(0.4), busy.sleep_beside(0.4))
+        for method in (busy.hold, busy.hold_beside):
+            told, gate = len(caplog.records), asyncio.Event()
+            slow = [asyncio.ensure_future(method(gate)) for _ in range(2)]
+            await until(lambda told=told: len(caplog.records) > told)
+            assert not any(each.done() for each in slow)
+            await asyncio.sleep(0.2)  # enough for a second warning
+            gate.set()
+            await asyncio.gather(*slow)
     assert [record.getMessage().partition(";")[0] for record in caplog.records] == [
-        "actor busy has been serving Busy.sleep for over 0.08 s",
-        "actor busy has been serving Busy.sleep_beside for over 0.08 s",
+        "actor busy has been serving Busy.hold for over 0.08 s",
+        "actor busy has been serving Busy.hold_beside for over 0.08 s",
     ]
-    assert "tasks.py" in caplog.records[0].getMessage()
+    assert "locks.py" in caplog.records[0].getMessage()
 
 
-@pytest.mark.parametrize("method", ["block", "block_beside"])
+@pytest.mark.parametrize("method", ["block_until", "block_until_beside"])
 async def test_a_blocked_loop_is_reported_with_the_method_and_the_stack(
     caplog: pytest.LogCaptureFixture, method: str
 ) -> None:
     async with Mesh(observe=False, blocked_loop=0.1) as mesh:
         busy = await mesh.spawn(Busy, name="busy")
-        await getattr(busy, method)(0.5)
-        await getattr(busy, method)(0.3)  # too soon after the first to be told again
-        assert (await mesh.describe()).nodes[0].loop_lag > 0.3  # type: ignore[operator]
-    (record,) = caplog.records
-    assert f"Busy.{method} (actor busy)" in record.getMessage()
-    assert "time.sleep(seconds)" in record.getMessage()
+        await getattr(busy, method)(lambda: bool(reports(caplog, "Busy.")))
+        again = time.monotonic() + 0.3
+        await getattr(busy, method)(lambda: time.monotonic() > again)  # too soon after the first to be told again
+        assert (await mesh.describe()).nodes[0].loop_lag > 0.1  # type: ignore[operator]
+    (report,) = reports(caplog, "Busy.")
+    assert f"Busy.{method} (actor busy)" in report
+    assert "time.sleep(0.005)" in report
 
 
 class Slow:
@@ -232,38 +278,29 @@ class Slow:
 
     __blocking_advice__ = "give it a thread"
 
-    def step(self, seconds: float) -> None:
-        time.sleep(seconds)
+    def step(self, condition: Callable[[], bool]) -> None:
+        block_until(condition)
 
 
 async def test_a_blocked_loop_is_reported_with_the_method_and_advice_of_the_class_that_blocks_it(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with Mesh(observe=False, blocked_loop=0.1):
-        Slow().step(0.4)
-        await asyncio.sleep(0)
-    (record,) = caplog.records
-    assert "s by Slow.step; give it a thread\n" in record.getMessage()
+        Slow().step(lambda: bool(reports(caplog, "Slow.step; give it a thread\n")))
 
 
 class Held:
     """What others may keep alive."""
 
 
-def block(seconds: float) -> None:
-    time.sleep(seconds)
-
-
 async def test_what_was_seen_of_a_blocked_loop_is_not_kept(caplog: pytest.LogCaptureFixture) -> None:
     async with Mesh(observe=False, blocked_loop=0.1):
         held = Held()
         gone = weakref.ref(held)
-        block(0.4)  # this coroutine goes on for longer than it holds that
-        await asyncio.sleep(0)
+        block_until(lambda: bool(reports(caplog, "task ")))  # this coroutine goes on for longer than it holds that
         del held
         assert gone() is None
-    (record,) = caplog.records
-    assert "block(0.4)" in record.getMessage()
+    assert "block_until(lambda: bool(reports" in reports(caplog, "task ")[0]
 
 
 async def test_what_the_loop_does_ends_while_it_is_still_being_written_that_it_was_blocked() -> None:
@@ -294,10 +331,8 @@ async def test_what_the_loop_does_ends_while_it_is_still_being_written_that_it_w
 async def test_a_child_writes_such_warnings_to_its_log() -> None:
     async with Mesh(nodes=2, blocked_loop=0.1) as mesh:
         busy = await mesh.spawn(Busy, name="busy")
-        await busy.block(0.6)
-        log = (Path(mesh.folder or "") / "1.1.log").read_text()
-    assert "blocked" in log
-    assert "Busy.block (actor busy)" in log
+        log = str(Path(mesh.folder or "") / "1.1.log")
+        await busy.block_until_there(log, " s by Busy.block_until_there (actor busy)")
 
 
 async def test_a_process_that_was_suspended_is_not_reported_as_blocked() -> None:
@@ -319,6 +354,9 @@ async def test_a_process_that_was_suspended_is_not_reported_as_blocked() -> None
 async def test_a_loop_that_turns_is_not_reported_and_nothing_is_when_switched_off(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
+    async with Mesh(observe=False) as mesh:
+        await (await mesh.spawn(Busy)).sleep(0)  # what is only imported once takes its time
+    caplog.clear()
     async with Mesh(observe=False, blocked_loop=0.3) as mesh:
         busy = await mesh.spawn(Busy)
         await asyncio.gather(*(asyncio.to_thread(time.sleep, 0.6) for _ in range(2)), busy.sleep(0.6))
