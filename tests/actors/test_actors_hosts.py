@@ -35,14 +35,13 @@ from tinker_actors.actors.worker import system_address
 
 ANY = "tcp://127.0.0.1:0"
 REVIVED = RestartPolicy.on_failure(backoff=0.0)
-PING = 0.2
 
 
 @pytest.fixture
 async def trio() -> AsyncIterator[tuple[Mesh, Mesh, Any]]:
     """Node 0 and its child on one host, and nodes 2 and 3 of two others."""
     async with (
-        Mesh(nodes=2, listen=ANY, ping=PING) as mesh,
+        Mesh(nodes=2, listen=ANY) as mesh,
         Mesh.join(mesh.url or "", name="two") as two,
         Mesh.join(mesh.url or "", name="three") as three,
     ):
@@ -240,7 +239,7 @@ async def test_a_killed_guests_calls_fail_at_once_and_its_actors_end() -> None:
             for task in held:
                 with pytest.raises(NodeUnreachableError):
                     await task
-            assert loop.time() - began < 0.5
+            assert loop.time() - began < 5.0  # before a ping would tell
             event = await anext(events)
             assert isinstance(event, Terminated)
             assert isinstance(event.reason, NodeDiedError)
@@ -286,7 +285,7 @@ async def test_an_ask_of_a_node_that_does_not_exist_fails(monkeypatch: pytest.Mo
         began = loop.time()
         with pytest.raises(UnroutableError, match="no node 7"):
             await ghost.ping()
-        assert loop.time() - began < 2.0
+        assert loop.time() - began < 10.0
 
 
 async def test_a_guest_may_not_give_orders_to_other_nodes(trio: tuple[Mesh, Any, Any]) -> None:
