@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import gc
 import json
 import logging
@@ -19,6 +20,7 @@ import signal
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -100,12 +102,26 @@ async def lateness(tally: Tally, until: float) -> None:
         tally.held_up = max(tally.held_up, time.monotonic() - due)
 
 
-async def memory(mesh: Mesh, samples: list[tuple[float, list[int]]], began: float, until: float) -> None:
-    """Bytes in use by the processes of the safe nodes, once a second."""
+async def memory(
+    mesh: Mesh, samples: list[tuple[float, list[int]]], named: set[Path], began: float, until: float
+) -> None:
+    """Every second: bytes in use by the processes of the safe nodes, and what shared memory with names any maps."""
     processes = [psutil.Process(os.getpid()), *(psutil.Process(mesh.pids[index]) for index in SAFE[1:])]
+    before = named_memory([os.getpid()])
     while time.monotonic() < until:
         samples.append((time.monotonic() - began, [process.memory_info().rss for process in processes]))
+        named |= named_memory([os.getpid(), *mesh.pids.values()]) - before
         await asyncio.sleep(1.0)
+
+
+def named_memory(pids: Iterable[int]) -> set[Path]:
+    """Files in /dev/shm that processes map. Those that nobody removes are left where processes are killed."""
+    found: set[Path] = set()
+    for pid in pids:
+        with contextlib.suppress(OSError):  # it has ended
+            lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
+            found.update(Path(line.split(maxsplit=5)[5]) for line in lines if " /dev/shm/" in line)
+    return found
 
 
 def growth(samples: list[tuple[float, list[int]]], after: float) -> float:
@@ -122,19 +138,12 @@ def growth(samples: list[tuple[float, list[int]]], after: float) -> float:
     return max(shares)
 
 
-def belongings() -> tuple[int, set[str], set[str]]:
-    """Open descriptors, shared memory segments and private folders."""
-    shared = Path("/dev/shm")
-    folders = {path.name for path in Path("/tmp").glob("tinker-actors-*") if path.owner() == Path.home().owner()}
-    segments = {path.name for path in shared.iterdir()} if shared.is_dir() else set[str]()
-    return psutil.Process().num_fds(), segments, folders
-
-
 async def soak(minutes: float, actors: int, seed: int) -> dict[str, Any]:
     """Run it; what was measured."""
     luck = random.Random(seed)
     tally = Tally()
     samples: list[tuple[float, list[int]]] = []
+    named: set[Path] = set()
     restart = RestartPolicy(max_restarts=1_000_000, within=10.0, backoff=0.01, backoff_max=0.05)
     async with Mesh(nodes=NODES, restart=restart, name="soak") as mesh:
         folder = mesh.folder
@@ -156,7 +165,7 @@ async def soak(minutes: float, actors: int, seed: int) -> dict[str, Any]:
                 own = everyone[index::CLIENTS]
                 group.create_task(client(own, everyone, tally, random.Random(seed + index), until))
             group.create_task(killer(mesh, tally, luck, until))
-            group.create_task(memory(mesh, samples, began, until))
+            group.create_task(memory(mesh, samples, named, began, until))
             group.create_task(lateness(tally, until))
         counts: Counter[str] = Counter()
         twice = 0
@@ -167,19 +176,20 @@ async def soak(minutes: float, actors: int, seed: int) -> dict[str, Any]:
                 if ref.address.node in SAFE:
                     counts.update(read)
         children = [psutil.Process(pid) for pid in mesh.pids.values()]
-    _, alive = psutil.wait_procs(children, timeout=5)
+    _, alive = psutil.wait_procs(children, timeout=60)
     return {
         "tally": tally,
         "counts": counts,
         "twice": twice,
         "growth": growth(samples, min(60.0, 30 * minutes)),
         "alive": len(alive),
+        "named": sorted(path.name for path in named if path.exists()),
         "folder": folder is not None and folder.exists(),
         "seconds": 60 * minutes,
     }
 
 
-def verdicts(found: dict[str, Any], before: Any, after: Any) -> list[tuple[str, bool, str]]:
+def verdicts(found: dict[str, Any], before: int, after: int) -> list[tuple[str, bool, str]]:
     """What must hold: its name, whether it does, and the figures."""
     tally: Tally = found["tally"]
     counts: Counter[str] = found["counts"]
@@ -203,8 +213,8 @@ def verdicts(found: dict[str, Any], before: Any, after: Any) -> list[tuple[str, 
         ("served = answered", fits, f"{counts['ended']} served, {tally.safe['answered']} answered, {unsure} not"),
         ("memory flat", found["growth"] <= GROWTH, f"{100 * found['growth']:+.1f} %"),
         ("no process left", found["alive"] == 0, f"{found['alive']} alive"),
-        ("no descriptor left", after[0] <= before[0], f"{before[0]} before, {after[0]} after"),
-        ("no shared memory left", after[1] <= before[1], ", ".join(after[1] - before[1]) or "none"),
+        ("no descriptor left", after <= before, f"{before} before, {after} after"),
+        ("no shared memory left", not found["named"], ", ".join(found["named"]) or "none"),
         ("no folder left", not found["folder"], str(found["folder"])),
         ("under fire", tally.kills > 0 and tally.outcomes["cancelled"] > 0, f"{tally.kills} processes killed"),
     ]
@@ -221,10 +231,10 @@ def main(arguments: list[str] | None = None) -> int:
     logging.getLogger("tinker_actors").setLevel(logging.CRITICAL)  # it speaks of every process that is killed
     asyncio.run(soak(0.0, 8, 0))  # what is loaded and opened once
     gc.collect()
-    before = belongings()
+    before = psutil.Process().num_fds()
     found = asyncio.run(soak(options.minutes, options.actors, options.seed))
     gc.collect()
-    results = verdicts(found, before, belongings())
+    results = verdicts(found, before, psutil.Process().num_fds())
     for name, holds, figures in results:
         print(f"{'ok  ' if holds else 'FAIL'}  {name:<26} {figures}")
     tally: Tally = found["tally"]

@@ -31,6 +31,12 @@ def arena_maps() -> int:
         return sum("memfd:tinker-actors" in line for line in maps)
 
 
+def named_maps() -> set[str]:
+    """Files in shared memory that this process maps by a name, under which they would be left if it were killed."""
+    with open("/proc/self/maps") as maps:
+        return {line.split()[5] for line in maps if " /dev/shm/" in line}
+
+
 class Store(Actor):
     """Takes, keeps and makes large things."""
 
@@ -83,9 +89,10 @@ class Store(Actor):
         for i in range(count):
             yield np.full(size if i % 2 else 10, i, np.uint8)
 
-    async def state(self) -> tuple[int, int, int]:
-        """Open descriptors, arena mappings, resident bytes of anonymous and shared memory."""
-        return len(os.listdir("/proc/self/fd")), arena_maps(), psutil.Process().memory_info().rss
+    async def state(self) -> tuple[int, int, int, int]:
+        """Open descriptors, arena mappings, mappings by a name, resident bytes of anonymous and shared memory."""
+        resident = psutil.Process().memory_info().rss
+        return len(os.listdir("/proc/self/fd")), arena_maps(), len(named_maps()), resident
 
     async def die(self) -> None:
         os.kill(os.getpid(), 9)
