@@ -1,6 +1,7 @@
 """Ask, tell and stream: delivery, order, back-pressure."""
 
 import asyncio
+import contextlib
 import gc
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 from spawning_zoo import Room
 from zoo import Chain, Colour, Counter, Echo, Fragile, Log, Parcel
 
-from tinker_actors.actors import ActorRef, CodecError, MailboxFull, Mesh
+from tinker_actors.actors import ActorRef, CodecError, DeadlineExceeded, MailboxFull, Mesh
 
 
 async def test_an_ask_returns_the_handlers_result_and_keeps_state(mesh: Mesh) -> None:
@@ -261,6 +262,24 @@ async def test_tells_that_wait_for_room_are_served_in_the_order_in_which_they_we
     held.cancel()
     await asyncio.gather(*tells)
     assert [note for note in await log.read() if note.isdigit()] == [f"{i}" for i in range(12)]
+
+
+async def test_a_tell_waits_for_room_no_longer_than_its_timeout(mesh: Mesh) -> None:
+    log = await mesh.spawn(Log, mailbox=2)
+    held = asyncio.create_task(log.hold())
+    await log.wait_for("hold begins")
+    with contextlib.suppress(MailboxFull):
+        while True:
+            log.tell.note("before")
+    for sender in (log, mesh.group([log])):
+        async with asyncio.timeout(60):
+            with pytest.raises(DeadlineExceeded, match=r"\.note found no room by its deadline"):
+                await sender.options(wait=True, timeout=0.01).tell.note("given up")
+    held.cancel()
+    await log.options(wait=True, timeout=60).tell.note("after")
+    notes = await log.read()
+    assert notes[-1] == "after"
+    assert "given up" not in notes
 
 
 async def test_waiting_asks_are_all_answered_when_there_is_room(mesh: Mesh) -> None:

@@ -53,6 +53,22 @@ class deadline:  # noqa: N801 - reads as a statement, like asyncio.timeout
             raise DeadlineExceeded(f"the block's deadline of {self._seconds:g} s passed") from expired.__cause__
 
 
+async def room(waiter: asyncio.Future[None], timeout: float | None, what: str) -> None:
+    """Await the room for a tell, for `timeout` seconds at most; `what` names it.
+
+    Raises:
+        DeadlineExceeded: There was none.
+    """
+    expiry = asyncio.timeout(timeout)
+    try:
+        async with expiry:
+            await waiter
+    except TimeoutError:
+        if not expiry.expired():
+            raise
+        raise DeadlineExceeded(f"{what} found no room by its deadline") from None
+
+
 Bucket = dict[asyncio.Future[Any], str | tuple[str, str]]
 """Futures with deadlines in the same tick; to take one out is to forget it."""
 

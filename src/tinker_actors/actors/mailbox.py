@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from tinker_actors.actors import traceparent
 from tinker_actors.actors.actor import Actor, Kind, messages_of, plain_messages_of
 from tinker_actors.actors.call import current_call, inherited, inherited_trace
+from tinker_actors.actors.deadlines import room
 from tinker_actors.actors.errors import ActorDiedError, ActorStoppedError, AskCycleError, MailboxFull
 from tinker_actors.actors.inline import BUDGET, DEPTH, IDLE, give_way, serve_at_once
 from tinker_actors.actors.message import LocalAsk, LocalTell, Message
@@ -190,7 +191,7 @@ class Mailbox:
         message = LocalTell(method, args, kwargs, (), None, inherited_trace())
         message.dropped = self.host.dead_letter
         if options.wait:
-            return self._tell_when_room(message)
+            return self._tell_when_room(message, options.timeout)
         if self.depth >= self.capacity and self.state is not State.ENDED:
             raise self.full()
         self.post(message)
@@ -331,7 +332,7 @@ class Mailbox:
         cycle = (*(label for _, label in message.chain[start:]), f"{self.name}.{message.method}")
         return AskCycleError(f"an ask would wait for itself: {' -> '.join(cycle)}", cycle)
 
-    async def _tell_when_room(self, message: Message) -> None:
+    async def _tell_when_room(self, message: Message, timeout: float | None) -> None:
         if self.state is State.ENDED or (self.depth < self.capacity and not self._room):
             self.post(message)
             return
@@ -339,7 +340,7 @@ class Mailbox:
         place = (message, waiter)
         self._room.append(place)
         try:
-            await waiter
+            await room(waiter, timeout, f"{self.name}.{message.method}")
         finally:
             if waiter.cancelled() and place in self._room:
                 self._room.remove(place)

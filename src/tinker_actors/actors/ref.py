@@ -14,7 +14,8 @@ class Options:
     """How messages are sent through a ref.
 
     Attributes:
-        timeout: seconds until `DeadlineExceeded`; an ambient deadline can only shorten it.
+        timeout: seconds until `DeadlineExceeded`; an ambient deadline can only shorten it. For a tell: seconds that it
+            may wait for room, with `wait=True`; once sent, it has no deadline.
         wait: what to do when the mailbox is full. None: asks and streams wait, tells raise `MailboxFull`.
             True: tells wait too, and must be awaited. False: everything raises `MailboxFull`.
         buffer: items that a stream's producer may run ahead of its reader.

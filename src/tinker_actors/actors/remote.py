@@ -18,6 +18,7 @@ from tinker_actors.actors.asking import WINDOW_BYTES
 from tinker_actors.actors.call import Chain, inherited, inherited_trace
 from tinker_actors.actors.codec import Frame
 from tinker_actors.actors.control import SYSTEM_IDS
+from tinker_actors.actors.deadlines import room
 from tinker_actors.actors.errors import MailboxFull
 from tinker_actors.actors.pending import Pending, PendingStream, PendingTell
 from tinker_actors.actors.ref import Address, Options
@@ -71,7 +72,7 @@ class RemoteTarget:
         """Send a tell; with `wait=True`, an awaitable that first waits for room in the window."""
         parts = [envelope.TELL, self.address.id, method, list(args), kwargs or None, inherited_trace()]
         if options.wait:
-            return self._tell_when_room(parts)
+            return self._tell_when_room(method, parts, options.timeout)
         self._submit(Pending(self, 0), parts, wait=False)
         return None
 
@@ -144,14 +145,14 @@ class RemoteTarget:
         left = None if due is None else due - self.node.loop.time()
         return [left, [list(step) for step in chain], int(not wait), trace]
 
-    async def _tell_when_room(self, parts: list[Any]) -> None:
+    async def _tell_when_room(self, method: str, parts: list[Any], timeout: float | None) -> None:
         pending = PendingTell(self, 0)
         pending.room = self.node.loop.create_future()
         self._submit(pending, parts, wait=True)
         if pending.sent:
             return
         try:
-            await pending.room
+            await room(pending.room, timeout, f"{self.address.name}.{method}")
         finally:
             if not pending.sent and not pending.done:
                 self.cancel(pending)
