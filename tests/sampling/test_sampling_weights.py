@@ -24,7 +24,7 @@ def test_a_row_has_the_same_bits_for_any_number_of_rows(kind, rows):
     weight, bias = layer()
     weights = kind(weight, bias) if kind is Half else kind(weight.float(), bias.float())
     whole = weights(rows)
-    for count in (1, 2, 3, 7, 14, 15, 16, 31, 33, 64, 130, 299):
+    for count in (*range(1, 66), 115, 116, 121, 122, 127, 130, 134, 151, 299):
         for first in (0, 1, 5):
             if count >= kind.least_rows and first + count <= len(rows):
                 assert torch.equal(weights(rows[first : first + count]), whole[first : first + count])

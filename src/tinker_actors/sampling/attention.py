@@ -255,12 +255,13 @@ def _padded(rows: int, width: int, dtype: torch.dtype) -> int:
     """Query rows for which every product of the fused kernel takes the path that it takes for many rows.
 
     The kernel cuts queries in pieces of 32, 64 or 256; in float32 a short piece is computed otherwise than a long one,
-    in bfloat16 only a piece of one row is.
+    in bfloat16 only a piece of fewer than four rows is.
     """
+    piece = 32 if rows < 192 else 64 if rows < 768 else 256
     if dtype == torch.bfloat16:
-        return max(rows, 2)
+        rest = rows % piece
+        return rows + max(0, 4 - rest) if rest else rows
     least = 8 if width <= 128 else 16
     if rows <= 32:
         return max(rows, least)
-    piece = 32 if rows < 192 else 64 if rows < 768 else 256
     return -(-rows // piece) * piece

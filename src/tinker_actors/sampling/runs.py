@@ -24,7 +24,7 @@ LINE = 32
 BLOCK = 512
 """Keys that the fused kernel works on at a time."""
 _STEP = 16  # floats of a vector register: what is left over of them is added in another order
-_HALF = 256  # keys up to which a product of them is summed up in one piece
+_WHOLE = 192  # keys that a product sums up in one piece on any processor; with AVX-512 it would be 256
 _PIECE = 128  # rows of a prompt that are attended for at once: the ones before needn't read the keys of those behind
 
 
@@ -148,10 +148,11 @@ def _pieces(span: Span) -> list[Span]:
 def _keys(tokens: int) -> int:
     """Keys to read for so many tokens: what is masked adds zeros, but may change how the sum is cut into pieces.
 
-    A block of 512 is summed up in two pieces of 256, a shorter one of more than 256 in two equal ones.
+    A block of 512 is summed up in pieces of 256, or of 192 on a processor without AVX-512; a shorter one that is longer
+    than such a piece in two equal ones.
     """
     whole, rest = divmod(tokens, BLOCK)
-    return whole * BLOCK + (-(-rest // _STEP) * _STEP if rest <= _HALF else BLOCK)
+    return whole * BLOCK + (-(-rest // _STEP) * _STEP if rest <= _WHOLE else BLOCK)
 
 
 def _joins(span: Span, keys: int, run: Run) -> bool:
