@@ -11,6 +11,7 @@ from tinker_actors.data import TurnEnd
 from tinker_actors.errors import ConfigError, ContextOverflowError, UnknownPolicyError
 from tinker_actors.models import load_base
 from tinker_actors.sampling import Sampler, SamplingReply
+from tinker_actors.sampling import sampler as sampler_module
 
 
 def options(publisher, **others):
@@ -55,6 +56,23 @@ async def test_the_same_seed_gives_the_same_group_on_any_number_of_samplers(publ
         alone, shared = await group(samplers[:1]), await group(samplers)
     assert alone == shared
     assert len(set(alone)) > 1
+
+
+async def test_the_loop_goes_on_while_a_sampler_starts(publisher, monkeypatch):
+    begun, goes_on = threading.Event(), threading.Event()
+    build = sampler_module.Engine
+
+    def engine(**arguments):
+        begun.set()
+        assert goes_on.wait(10), "the loop stood still"
+        return build(**arguments)
+
+    monkeypatch.setattr(sampler_module, "Engine", engine)
+    async with Mesh() as mesh:
+        starting = asyncio.create_task(mesh.spawn(Sampler, **options(publisher)))
+        await asyncio.to_thread(begun.wait, 60)
+        goes_on.set()
+        await starting
 
 
 async def test_typed_errors_reach_the_asker_and_others_are_served(publisher):

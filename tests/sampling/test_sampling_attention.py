@@ -2,6 +2,7 @@
 
 import random
 
+import psutil
 import pytest
 import torch
 
@@ -88,3 +89,14 @@ def test_attention_equals_its_definition(dtype):
     scores.masked_fill_(torch.ones(LONGEST, LONGEST, dtype=torch.bool).triu(1), -torch.inf)
     expected = torch.einsum("htl,lhd->thd", scores.softmax(-1), values)
     assert float((found - expected).abs().max()) < (2e-6 if dtype == torch.float32 else 0.05)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_pool_takes_memory_as_it_is_written(dtype):
+    process, places = psutil.Process(), 2**27 // dtype.itemsize
+    before = process.memory_info().rss
+    pool = KVPool(KVShape(layers=2, heads=1, width=1), places, dtype)
+    assert pool.nbytes == 2**29
+    assert process.memory_info().rss - before < 2**27
+    keys, values = pool.read(places - 64, 1, 64, 64)
+    assert all(not row.any() for row in (*keys, *values))

@@ -5,10 +5,14 @@ Shape suffixes: N layers, P places, T new rows, G key heads, D width of a head, 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
+
+_LINE = 64  # bytes of a cache line, at which torch begins its tensors too
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +35,7 @@ class KVShape:
 
 
 class KVPool:
-    """The memory itself: untouched parts of it take no memory on systems that hand out pages when first written.
+    """The memory itself. On a CPU untouched parts of it take none on systems that hand out pages when first written.
 
     Args:
         shape: What is kept for a token.
@@ -45,7 +49,9 @@ class KVPool:
     ) -> None:
         self.shape, self.places, self.dtype = shape, places, dtype
         # a place's keys lie before its values, so that both are written at once
-        self._all = torch.zeros(shape.layers, places, 2 * shape.heads, shape.width, dtype=dtype, device=device)
+        size = (shape.layers, places, 2 * shape.heads, shape.width)
+        is_host = torch.device(device or "cpu").type == "cpu"
+        self._all = _untouched(size, dtype) if is_host else torch.zeros(size, dtype=dtype, device=device)
         self._layers = self._all.unbind()
 
     @property
@@ -87,3 +93,11 @@ class KVPool:
     def wipe(self, start: int, count: int) -> None:
         """Make what is there finite again: masked attention multiplies it by zero."""
         self._all.narrow(1, start, count).zero_()
+
+
+def _untouched(size: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """Zeros on the CPU that nobody wrote, which `torch.zeros` does."""
+    count = math.prod(size) * dtype.itemsize
+    memory = np.zeros(count + _LINE, np.uint8)
+    start = -memory.ctypes.data % _LINE
+    return torch.from_numpy(memory[start : start + count]).view(dtype).view(size)

@@ -96,20 +96,23 @@ class Sampler(Actor):
     async def on_start(self) -> None:
         """Load the base model and start the engine."""
         self._loop = asyncio.get_running_loop()
-        base = await asyncio.to_thread(self._load, self._base_model, self._dtype, self._device)
+        self._engine = await asyncio.to_thread(self._open)
+        self._engine.start()
+
+    def _open(self) -> Engine:
+        base = self._load(self._base_model, self._dtype, self._device)
         longest = base.context_length
         if self._context_length is not None and self._context_length > longest:
             raise ConfigError(
                 f"context_length is {self._context_length}; {base.name} was made for at most {longest} tokens"
             )
-        self._residents = await asyncio.to_thread(
-            Residents,
+        self._residents = Residents(
             base=base,
             store=self._store,
             max_adapters=self._max_adapters,
             adapter_memory=self._adapter_memory,
         )
-        self._engine = Engine(
+        return Engine(
             residents=self._residents,
             tokenizer=load_tokenizer(self._base_model),
             context_length=self._context_length or longest,
@@ -118,7 +121,6 @@ class Sampler(Actor):
             limits=self._limits,
             threads=base.threads(self._threads),
         )
-        self._engine.start()
 
     async def on_stop(self) -> None:
         """Stop the engine; requests under way fail."""
