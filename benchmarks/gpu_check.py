@@ -1,7 +1,7 @@
 """Checks and times the residual's kernels on a GPU, in one table: `benchmarks/gpu_check.sh` runs all of it.
 
 python -m benchmarks.gpu_check              # checks, then timings
-python -m benchmarks.gpu_check --small      # checks only, on small matrices: for compute-sanitizer
+python -m benchmarks.gpu_check --quick      # checks only, on small matrices, as for compute-sanitizer
 python -m benchmarks.gpu_check --dry        # the checks through the tests' emulator, where there is no GPU
 """
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import sys
 import time
 from collections.abc import Iterable, Iterator
@@ -17,6 +16,7 @@ from pathlib import Path
 
 import torch
 
+from benchmarks import table
 from benchmarks.gpu.correctness import Finding, findings
 from benchmarks.gpu.timings import Timing, backward_timings, timings
 from tinker_actors.kernels.backend import backend_for, kernels_on_cpu
@@ -61,37 +61,36 @@ def show_findings(found: Iterable[Finding]) -> bool:
     return good
 
 
-def show_timings(measured: Iterable[Timing]) -> list[dict[str, object]]:
-    """Print each as it comes, beside its floor; the same as records."""
-    titles = f"{'system':26s} {'us':>8s} {'floor':>8s} {'of it':>6s}"
+def show_timings(measured: Iterable[Timing]) -> list[table.Row]:
+    """Print each as it comes, beside its floor; the same as rows."""
+    titles = f"{'system':26s} {'us':>8s} {'low':>8s} {'high':>8s} {'floor':>8s} {'of it':>6s}"
     print(f"{'case':16s} {'rows':>5s} {'adapters':>8s} {'rank':>4s}  {titles}")
-    records: list[dict[str, object]] = []
+    rows: list[table.Row] = []
     for timing in measured:
         case = timing.case
-        floor = case.floor * _PARTS.get(timing.system, 1.0)
         head = f"{case.name:16s} {case.rows:5d} {case.adapters:8d} {case.rank:4d}  {timing.system:26s}"
-        if timing.micros is None:
+        if not timing.rounds:
             print(f"{head} left out: {timing.why}", flush=True)
-        elif timing.system == "base product":
-            print(f"{head} {timing.micros:8.1f}", flush=True)
-        else:
-            print(f"{head} {timing.micros:8.1f} {floor:8.1f} {floor / timing.micros:6.0%}", flush=True)
-        records.append(
-            {
-                "case": f"{case.name} {case.rows}/{case.adapters} r{case.rank}",
-                "system": timing.system,
-                "unit": "us",
-                "median": timing.micros,
-                "floor": floor,
-            }
-        )
-    return records
+            continue
+        name = f"{case.name} {case.rows}/{case.adapters} r{case.rank}"
+        row = table.summarise(name, timing.system, "us", timing.rounds)
+        rows.append(row)
+        figures = f"{row.median:8.1f} {row.low:8.1f} {row.high:8.1f}"
+        if timing.system == "base product":
+            print(f"{head} {figures}", flush=True)
+            continue
+        floor = case.floor * _PARTS.get(timing.system, 1.0)
+        of_part = f"floor of {timing.system}" if timing.system in _PARTS else "floor"
+        if (lowest := table.summarise(name, of_part, "us", [floor])) not in rows:
+            rows.append(lowest)
+        print(f"{head} {figures} {floor:8.1f} {floor / row.median:6.0%}", flush=True)
+    return rows
 
 
 def main() -> int:
     """Run what the arguments ask for; 1 where a check found something wrong."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--small", action="store_true", help="small matrices and no timings")
+    parser.add_argument("--quick", action="store_true", help="small matrices and no timings")
     parser.add_argument("--dry", action="store_true", help="through the emulator, small and without timings")
     parser.add_argument("--json", type=Path, help="write the timings there")
     options = parser.parse_args()
@@ -105,12 +104,12 @@ def main() -> int:
             return 2
         device = torch.device("cuda", torch.cuda.current_device())
         print(f"{torch.cuda.get_device_name(device)}, torch {torch.__version__}")
-        good = show_findings(findings(device, small=options.small))
-        if not options.small:
+        good = show_findings(findings(device, small=options.quick))
+        if not options.quick:
             print()
-            records = show_timings(timings(device)) + show_timings(backward_timings(device))
+            rows = show_timings(timings(device)) + show_timings(backward_timings(device))
             if options.json:
-                options.json.write_text(json.dumps(records, indent=1) + "\n")
+                table.save(rows, options.json)
     print(f"{'all good' if good else 'SOMETHING IS WRONG'} after {time.monotonic() - begun:.0f} s")
     return 0 if good else 1
 

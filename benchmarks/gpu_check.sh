@@ -30,7 +30,7 @@ if [ -n "$SANITIZER" ]; then
     echo "compute-sanitizer, $tool"
     # PyTorch's allocator hides overruns within its large blocks
     PYTORCH_NO_CUDA_MEMORY_CACHING=1 timeout 65 "$SANITIZER" --tool "$tool" --error-exitcode 3 \
-      "$PYTHON" -m benchmarks.gpu_check --small | tail -n 5
+      "$PYTHON" -m benchmarks.gpu_check --quick | tail -n 5
     code=${PIPESTATUS[0]}
     if [ "$code" = 124 ]; then echo "$tool: stopped after 65 s, nothing found until then"
     elif [ "$code" != 0 ]; then echo "$tool: found something (exit $code)"; status=1; fi

@@ -1,4 +1,6 @@
-"""Ten thousand actors in four processes under fire: `python -m benchmarks.soak [--minutes 10] [--json FILE]`.
+"""Ten thousand actors in four processes under fire.
+
+    python -m benchmarks.soak [--quick] [--json FILE] [--minutes N] [--actors N] [--seed N]
 
 Clients ask random workers, some of whom ask others in turn, and cancel a tenth of their asks; a process is killed every
 other second. Every ask must end within its deadline, none may be served twice, the counts must reconcile, memory must
@@ -12,7 +14,6 @@ import argparse
 import asyncio
 import contextlib
 import gc
-import json
 import logging
 import os
 import random
@@ -21,14 +22,14 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import psutil
 
+from benchmarks import table
 from benchmarks.soak_actors import Worker
-from benchmarks.table import Row
 from tinker_actors.actors import Mesh, RestartPolicy
 from tinker_actors.errors import ActorError
 
@@ -223,16 +224,18 @@ def verdicts(found: dict[str, Any], before: int, after: int) -> list[tuple[str, 
 def main(arguments: list[str] | None = None) -> int:
     """Soak, print, and say whether all held."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.soak", description=__doc__)
-    parser.add_argument("--minutes", type=float, default=10.0)
+    parser.add_argument("--quick", action="store_true", help="half a minute")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
+    parser.add_argument("--minutes", type=float, help="how long (10)")
     parser.add_argument("--actors", type=int, default=ACTORS)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", type=Path)
     options = parser.parse_args(arguments)
+    minutes = (0.5 if options.quick else 10.0) if options.minutes is None else options.minutes
     logging.getLogger("tinker_actors").setLevel(logging.CRITICAL)  # it speaks of every process that is killed
     asyncio.run(soak(0.0, 8, 0))  # what is loaded and opened once
     gc.collect()
     before = psutil.Process().num_fds()
-    found = asyncio.run(soak(options.minutes, options.actors, options.seed))
+    found = asyncio.run(soak(minutes, options.actors, options.seed))
     gc.collect()
     results = verdicts(found, before, psutil.Process().num_fds())
     for name, holds, figures in results:
@@ -247,10 +250,9 @@ def main(arguments: list[str] | None = None) -> int:
             ("failed_checks", "checks"): float(sum(not holds for _, holds, _ in results)),
         }
         rows = [
-            Row(case=f"soak_{case}", system="tinker_actors", unit=unit, median=value, low=value, high=value)
-            for (case, unit), value in figures.items()
+            table.summarise(f"soak_{case}", "tinker_actors", unit, [value]) for (case, unit), value in figures.items()
         ]
-        options.json.write_text(json.dumps([asdict(row) for row in rows], indent=1))
+        table.save(rows, options.json)
     return 0 if all(holds for _, holds, _ in results) else 1
 
 

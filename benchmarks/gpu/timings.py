@@ -7,7 +7,6 @@ of them, and the graph is replayed: what is shown is the GPU's time, without the
 from __future__ import annotations
 
 import itertools
-import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -64,13 +63,13 @@ class Timing:
     Attributes:
         case: The case.
         system: Which.
-        micros: Median microseconds of a call, None where the system can't.
+        rounds: Microseconds of a call, by round; none where the system can't.
         why: Why it can't.
     """
 
     case: Case
     system: str
-    micros: float | None
+    rounds: tuple[float, ...] = ()
     why: str = ""
 
 
@@ -224,12 +223,12 @@ def _grouped(case: Case, copy: _Copy, device: torch.device) -> Call:
 
 def _measured(case: Case, system: str, calls: Sequence[Call]) -> Iterator[Timing]:
     try:
-        yield Timing(case=case, system=system, micros=_micros(calls))
+        yield Timing(case=case, system=system, rounds=_rounds(calls))
     except (RuntimeError, NotImplementedError) as failure:  # torch's ways take some shapes only
-        yield Timing(case=case, system=system, micros=None, why=str(failure).splitlines()[0][:80])
+        yield Timing(case=case, system=system, why=str(failure).splitlines()[0][:80])
 
 
-def _micros(calls: Sequence[Call]) -> float:
+def _rounds(calls: Sequence[Call]) -> tuple[float, ...]:
     side = torch.cuda.Stream()
     with torch.cuda.stream(side):
         for call in calls:
@@ -247,4 +246,4 @@ def _micros(calls: Sequence[Call]) -> float:
         end.record()
         end.synchronize()
         times.append(begin.elapsed_time(end) * 1e3 / len(calls))
-    return statistics.median(times)
+    return tuple(times)
