@@ -20,7 +20,7 @@ from zoo import Counter, Fragile, Log, Parent
 
 from tinker_actors.actors import Actor, Mesh, RestartPolicy, concurrent
 from tinker_actors.actors.histogram import HALVE_AT, TimeHistogram
-from tinker_actors.actors.pulse import Quiet
+from tinker_actors.actors.pulse import Pulse, Quiet
 
 
 class Busy(Actor):
@@ -349,6 +349,27 @@ async def test_a_process_that_was_suspended_is_not_reported_as_blocked() -> None
     assert lag is not None
     assert lag > 0.5
     assert "blocked" not in log
+
+
+@pytest.mark.parametrize(("pauses", "reported"), [([0.25, 5.0, 0.25, 0.25], False), ([0.25] * 10, True)])
+def test_a_loop_has_its_time_anew_once_its_process_goes_on(
+    monkeypatch: pytest.MonkeyPatch, pauses: list[float], reported: bool
+) -> None:
+    """On a busy machine the thread that watches it may run twice before it does."""
+    now, left, reports = 100.0, list(pauses), list[float]()
+
+    class Ends:
+        def wait(self, _: float) -> bool:
+            nonlocal now
+            now += left[0] if left else 0.0
+            return not left or left.pop(0) < 0
+
+    monkeypatch.setattr("tinker_actors.actors.pulse.time.monotonic", lambda: now)
+    monkeypatch.setattr(Pulse, "_warn_blocked", lambda _, late: reports.append(late))
+    pulse: Any = object.__new__(Pulse)
+    pulse._period, pulse._beat_at, pulse._reported, pulse._ends = 0.25, now, False, Ends()
+    pulse._watch(1.0)
+    assert bool(reports) == reported
 
 
 async def test_a_loop_that_turns_is_not_reported_and_nothing_is_when_switched_off(

@@ -178,14 +178,16 @@ class Pulse:
 
     def _watch(self, threshold: float) -> None:
         pause = min(self._period, threshold / 4)
+        went_on_at = 0.0
         while True:
             slept_at = time.monotonic()
             if self._ends.wait(pause):
                 return
             now = time.monotonic()
             if now - slept_at > pause + threshold / 2:
-                continue  # this thread was held up too: the whole process stood still, or all other threads did
-            if not self._reported and now - self._beat_at > self._period + threshold:
+                went_on_at = now  # this thread was held up too: the whole process stood still, or all other threads did
+            since = max(self._beat_at, went_on_at)
+            if not self._reported and now - since > self._period + threshold:
                 self._reported = True
                 self._warn_blocked(now - self._beat_at - self._period)
 
