@@ -40,5 +40,5 @@ def close_all() -> None:
         for client in _made:
             await client.close()
 
-    asyncio.run_coroutine_threadsafe(close(), loop).result(timeout=10)
+    asyncio.run_coroutine_threadsafe(close(), loop).result(timeout=60)
     _made.clear()

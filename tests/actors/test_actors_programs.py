@@ -147,10 +147,10 @@ async def _outlives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, blow: signa
         line = await asyncio.to_thread(process.stdout.readline)
         children = [int(pid) for pid in line.split()]
         assert len(children) == 2
-        process.send_signal(blow)
-        end = time.monotonic() + 60
         folders = _folders(tmp_path)
         assert len(folders) == 1
+        process.send_signal(blow)
+        end = time.monotonic() + 60
         try:
             while any(_alive(pid) for pid in [*children, process.pid]):
                 process.poll()

@@ -33,7 +33,7 @@ async def test_a_guest_reaches_the_meshs_own_actors_in_no_way(host: Mesh) -> Non
         with pytest.raises(UnroutableError, match="may not ask"):
             await there.group([own]).ask.stop_children(1)
         own.tell.give_up((0, 0, 0))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not node.exchange.bad_messages:  # noqa: ASYNC110
                 await asyncio.sleep(0.002)
         assert node.dead_letters == 0

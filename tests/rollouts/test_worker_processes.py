@@ -73,7 +73,7 @@ async def test_a_killed_worker_process_changes_nothing_in_the_result():
         sampler = await mesh.spawn(SeededSampler, mesh.pids[1], 60, node=0)
         wanted = plan(sampler, "number_guess", groups=12)
         collected = await asyncio.wait_for(
-            collect(await workers(mesh, "number_guess"), wanted, on_event=events.append), 30
+            collect(await workers(mesh, "number_guess"), wanted, on_event=events.append), 120
         )
     assert collected.groups == undisturbed.groups
     assert collected.lost == 1

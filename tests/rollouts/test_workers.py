@@ -5,6 +5,7 @@ import random
 from pathlib import Path
 
 import pytest
+from tests.coordinator.skipped_time import in_skipped_time
 
 from tinker_actors.coordinator import EpisodeLimits
 from tinker_actors.data import TurnEnd
@@ -99,6 +100,7 @@ async def test_episodes_of_an_assignment_ask_the_sampler_together_up_to_the_limi
     assert limited.most == 3
 
 
+@in_skipped_time
 async def test_one_environment_that_sleeps_and_one_that_raises_cost_only_their_groups():
     tasks = [SLEEPS if group == 5 else 10 * group + RAISES if group == 9 else 10 * group for group in range(32)]
     wanted = plan(

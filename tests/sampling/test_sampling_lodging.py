@@ -98,7 +98,7 @@ def test_samples_go_on_while_an_adapter_is_read(harness, publisher):
     original = lodging._read
 
     def read(resident):
-        assert may_read.wait(20)
+        assert may_read.wait(60)
         return original(resident)
 
     lodging._read = read

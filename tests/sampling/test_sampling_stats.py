@@ -51,9 +51,9 @@ def test_what_was_counted_of_a_snapshot_goes_with_it_and_with_its_last_request(h
     for before, after in zip(handles, [*handles[1:], handles[0]], strict=True):
         engine.serve([ask(before, "x", max_tokens=3, default_stops=False)])
         checked = engine.residents.check([after])
-        engine.engine.replace([after], checked).result(20)
+        engine.engine.replace([after], checked).result(60)
         engine.serve([ask(after, "x", max_tokens=1)])
-        engine.engine.replace([after], {}).result(20)  # whoever left has gone by now
+        engine.engine.replace([after], {}).result(60)  # whoever left has gone by now
         assert set(meter._times) == set(meter._by_snapshot) == set(meter._rows) == {after}
     stats = engine.engine.stats()
     assert stats.requests == 6

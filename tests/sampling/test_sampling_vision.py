@@ -53,7 +53,7 @@ class Server:
         self.engine.start()
 
     def refresh(self, *handles):
-        self.engine.replace(handles, self.residents.check(handles)).result(20)
+        self.engine.replace(handles, self.residents.check(handles)).result(60)
 
     def serve(self, requests):
         tickets = [self.engine.submit(request) for request in requests]
