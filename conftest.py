@@ -1,5 +1,6 @@
 """What all tests stand on: what is collected, what their processes inherit, which warnings are expected."""
 
+import importlib.util
 import os
 import signal
 
@@ -19,6 +20,14 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # What a shell starts in the background ignores Ctrl-C, and so would the processes that tests press it for.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# A property that the machine holds up for a moment is none the less one, and each run tries the same examples:
+# `--hypothesis-profile=default` draws others.
+if importlib.util.find_spec("hypothesis") is not None:  # the environments of single libraries do without
+    from hypothesis import HealthCheck, settings
+
+    settings.register_profile("tests", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+    settings.load_profile("tests")
 
 
 @pytest.hookimpl(trylast=True)
