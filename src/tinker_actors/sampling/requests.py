@@ -123,11 +123,6 @@ class SamplingParams:
         return self.temperature == 0
 
     @property
-    def truncates(self) -> bool:
-        """Whether some tokens that the policy might have said are left out."""
-        return self.top_k > 0 or self.top_p < 1 or self.min_p > 0 or self.grammar is not None
-
-    @property
     def biases(self) -> bool:
         """Whether logits are changed before the temperature."""
         changed = (self.repetition_penalty != 1, self.presence_penalty, self.frequency_penalty, self.logit_bias)
