@@ -1,12 +1,16 @@
 """Images in messages, model inputs and datums."""
 
 import io
+import os
+import struct
 import subprocess
 import sys
+import zlib
 
 import numpy as np
 import pytest
 from PIL import Image as Pillow
+from PIL import ImageFile
 
 from tinker_actors.data import (
     EpisodeEnd,
@@ -21,6 +25,7 @@ from tinker_actors.data import (
     sft_datums,
 )
 from tinker_actors.data.datums import Datum
+from tinker_actors.data.images import MOST_PIXELS
 from tinker_actors.errors import DataError
 
 PAD = 9
@@ -70,6 +75,50 @@ def test_a_pillow_image_of_any_mode_is_taken():
 def test_what_is_no_image_is_refused(source, message):
     with pytest.raises(DataError, match=message):
         Image.of(source)
+
+
+def test_no_image_has_a_program_of_the_host_run(tmp_path):
+    """Pillow has Ghostscript draw PostScript."""
+    program = tmp_path / "gs"
+    program.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
+    program.chmod(0o700)
+    code = (
+        "from tinker_actors.data import Image\n"
+        "from tinker_actors.errors import DataError\n"
+        "try:\n    Image.of(b'%!PS-Adobe-3.0 EPSF-3.0\\n%%BoundingBox: 0 0 9 9\\n%%EndComments\\nshowpage\\n')\n"
+        "except DataError as error:\n    print(error)\n"
+    )
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    ran = subprocess.run([sys.executable, "-c", code], env={**os.environ, "PATH": path}, capture_output=True, text=True)
+    assert "can't be read as one of PNG" in ran.stdout, ran.stderr
+    assert not (tmp_path / "ran").exists()
+
+
+def blank_png(width, height):
+    """A PNG of one bit a pixel, which packs a thousandfold."""
+
+    def part(kind, data):
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    head = part(b"IHDR", struct.pack(">IIBBBBB", width, height, 1, 0, 0, 0, 0))
+    rows = part(b"IDAT", zlib.compress(bytes(1 + (width + 7) // 8) * height))
+    return b"\x89PNG\r\n\x1a\n" + head + rows + part(b"IEND", b"")
+
+
+def test_an_image_of_too_many_pixels_is_refused_before_any_is_unpacked(monkeypatch):
+    assert Image.of(blank_png(30, 20)).width == 30
+    monkeypatch.setattr(ImageFile.ImageFile, "load", None)
+    with pytest.raises(DataError, match=f"8000x7000 pixels; at most {MOST_PIXELS}"):
+        Image.of(blank_png(8000, 7000))
+
+
+def test_whatever_a_decoder_runs_into_is_told_as_an_unreadable_image(monkeypatch):
+    def load(_):
+        raise IndexError("beyond the end")
+
+    monkeypatch.setattr(ImageFile.ImageFile, "load", load)
+    with pytest.raises(DataError, match=r"can't be read as one of .*: beyond the end"):
+        Image.of(blank_png(3, 2))
 
 
 def test_a_message_keeps_text_and_images_in_order():

@@ -175,7 +175,7 @@ def test_an_image_of_too_many_pixels_is_refused_before_it_is_decoded(monkeypatch
     vision = Vision.read(resolve("tiny-qwen2-vl").tokenizer_path)
     chunk = vision.rule.chunk(image(32, 32))
     monkeypatch.setattr("PIL.Image.MAX_IMAGE_PIXELS", 100)
-    with pytest.raises(ModelError, match=r"can't be read: Image size \(1024 pixels\) exceeds limit"):
+    with pytest.raises(ModelError, match=r"can't be read: .*Image size \(1024 pixels\) exceeds limit"):
         vision.check(ModelInput(chunks=(chunk,)))
 
 

@@ -14,6 +14,12 @@ from tinker_actors.errors import DataError
 if TYPE_CHECKING:
     from PIL.Image import Image as PilImage
 
+FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
+"""Encodings that are read. Pillow knows others, but hands some of them to programs of the host (EPS to Ghostscript)."""
+
+MOST_PIXELS = 50_000_000
+"""Of an image: a few kilobytes may unpack to as many as they like, four bytes each."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Image:
@@ -49,8 +55,8 @@ class Image:
         which keeps every pixel.
 
         Args:
-            source: Bytes of any encoding that Pillow reads; a Pillow image; or an array of unsigned bytes, shape
-                (height, width) for grey, (height, width, 3) for RGB or (height, width, 4) for RGBA.
+            source: Bytes in one of `FORMATS`, of at most `MOST_PIXELS` pixels; a Pillow image; or an array of unsigned
+                bytes, shape (height, width) for grey, (height, width, 3) for RGB or (height, width, 4) for RGBA.
 
         Raises:
             DataError: The source can't be read as an image; says what it is.
@@ -69,15 +75,38 @@ class Image:
         )
 
 
-def _of_bytes(data: bytes) -> Image:
+def opened(data: bytes) -> PilImage:
+    """Encoded bytes as a Pillow image whose pixels aren't unpacked yet; close it.
+
+    Raises:
+        DataError: They are in none of `FORMATS`, or have more than `MOST_PIXELS` pixels.
+    """
     from PIL import Image as Pillow
 
     try:
-        with Pillow.open(io.BytesIO(data)) as opened:
-            opened.load()  # torn data is found here, not amid a batch
-            return Image(data=data, format=(opened.format or "").lower(), width=opened.width, height=opened.height)
-    except (OSError, SyntaxError, ValueError, Pillow.DecompressionBombError) as error:
-        raise DataError(f"{len(data)} bytes were given as an image, but can't be read as one: {error}") from error
+        image = Pillow.open(io.BytesIO(data), formats=FORMATS)
+    except Exception as error:  # decoders raise whatever they run into in torn data
+        raise _unreadable(data, error) from error
+    if image.width * image.height > MOST_PIXELS:
+        image.close()
+        raise DataError(f"an image has {image.width}x{image.height} pixels; at most {MOST_PIXELS} are read")
+    return image
+
+
+def _of_bytes(data: bytes) -> Image:
+    with opened(data) as image:
+        try:
+            image.load()  # torn data is found here, not amid a batch
+        except Exception as error:  # as in `opened`
+            raise _unreadable(data, error) from error
+        return Image(data=data, format=(image.format or "").lower(), width=image.width, height=image.height)
+
+
+def _unreadable(data: bytes, error: Exception) -> DataError:
+    why = str(error) or type(error).__name__
+    return DataError(
+        f"{len(data)} bytes were given as an image, but can't be read as one of {', '.join(FORMATS)}: {why}"
+    )
 
 
 def _of_pil(image: PilImage) -> Image:

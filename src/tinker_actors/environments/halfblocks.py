@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,6 +10,7 @@ from rich.style import Style
 from rich.text import Text
 
 from tinker_actors.data import Image
+from tinker_actors.data.images import opened
 
 if TYPE_CHECKING:
     from PIL.Image import Image as PilImage
@@ -48,8 +48,8 @@ def shades(image: Image, *, columns: int = 32, rows: int = 16) -> Text:
 def _pixels(image: Image, mode: str, width: int, height: int) -> NDArray[Any]:
     from PIL import Image as Pillow
 
-    with Pillow.open(io.BytesIO(image.data)) as opened:
-        coloured = opened.convert("RGBA")
+    with opened(image.data) as encoded:
+        coloured = encoded.convert("RGBA")
     ground = Pillow.new("RGBA", coloured.size, "white")
     ground.alpha_composite(coloured)
     return np.asarray(_fitted(ground.convert(mode), width, height))

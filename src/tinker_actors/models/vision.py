@@ -7,7 +7,6 @@ Shape suffixes: B rows, T positions of the longest row, P patches of all images,
 from __future__ import annotations
 
 import inspect
-import io
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -19,6 +18,7 @@ import torch
 from torch import Tensor
 
 from tinker_actors.data import ImageChunk, ModelInput
+from tinker_actors.data.images import opened
 from tinker_actors.errors import ModelError
 from tinker_actors.models.images import ImageRule, read_image_rule
 from tinker_actors.models.json_files import read_json
@@ -183,17 +183,15 @@ class Vision:
         return entry
 
     def _computed(self, chunk: ImageChunk) -> Pixels:
-        from PIL import Image as Pillow
-
         if self._processor is None:
             self._processor = _image_processor(self._folder)
         try:
-            with Pillow.open(io.BytesIO(chunk.data)) as opened:
-                image = opened.convert("RGB")
+            with opened(chunk.data) as encoded:
+                image = encoded.convert("RGB")
             # a sampler's pass makes tensors that a trainer could not use
             with torch.inference_mode(False):
                 made = self._processor(images=[image], return_tensors="pt")
-        except (OSError, SyntaxError, ValueError, Pillow.DecompressionBombError) as error:
+        except (OSError, SyntaxError, ValueError) as error:
             raise ModelError(f"an image of {len(chunk.data)} bytes ({chunk.format}) can't be read: {error}") from error
         return Pixels(patches=made["pixel_values"], grid=made["image_grid_thw"][0])
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tinker_actors.data import Image
+from tinker_actors.data.images import opened
 
 LONGEST = 64
 """Pixels of the longer side in a record; a larger image is shrunk."""
@@ -21,10 +22,8 @@ def picture(image: Image) -> dict[str, Any]:
     >>> record["width"], record["height"], unpacked(record)
     (128, 8, Image(png, 64x4))
     """
-    from PIL import Image as Pillow
-
-    with Pillow.open(io.BytesIO(image.data)) as opened:
-        small = opened.convert("RGB")
+    with opened(image.data) as encoded:
+        small = encoded.convert("RGB")
     small.thumbnail((LONGEST, LONGEST))
     written = io.BytesIO()
     small.save(written, format="PNG")
