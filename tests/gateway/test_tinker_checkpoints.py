@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -111,6 +112,24 @@ async def test_weights_to_take_elsewhere_are_fetched_file_by_file_without_a_key(
     sampler = await published(client)
     refused = await client.http.get(route(sampler, "/external_weights_urls"))
     assert "save_weights_external" in refused.json()["detail"]
+
+
+async def test_an_address_opens_what_it_was_signed_for_as_long_as_its_holder_may_read_it(client: Wire):
+    record = await published(client, kind="external")
+    routes = route(record, "/external_weights_urls").removeprefix("/api/v1/")
+    await client.http.post(route(record, "/publish"))
+    theirs = (await got(client, routes, headers=OTHER))["urls"]["adapter_config.json"]
+    own = (await got(client, routes))["urls"]["adapter_config.json"]
+    for url in (theirs, own):
+        assert (await client.http.get(url)).status_code == 200
+    await client.http.delete(route(record, "/publish"))
+    assert [(await client.http.get(url)).status_code for url in (theirs, own)] == [404, 200]
+    # other weights under the same name, private ones
+    anew = replace(record, handle=(await published(client, kind="external")).handle)
+    assert (await client.http.delete(route(record))).status_code == 204
+    client.gateway.checkpoints.put(anew)
+    assert [(await client.http.get(url)).status_code for url in (theirs, own)] == [404, 404]
+    assert (await client.http.get((await got(client, routes))["urls"]["adapter_config.json"])).status_code == 200
 
 
 def test_without_the_package_that_encrypts_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch):
