@@ -13,10 +13,11 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.gateway.gateways import TINY, gateway_at
+from tests.gateway.gateways import TINY, by_header, gateway_at
 
 from tinker_actors.gateway.gateway import Gateway, create_app
 from tinker_actors.gateway.runtime import Runtime
+from tinker_actors.gateway.tinker.options import TinkerOptions
 from tinker_actors.policies import SnapshotStore
 from tinker_actors.training import TrainingEngine
 
@@ -52,6 +53,25 @@ class Client:
 
     async def step(self, model: str, seq_id: int) -> dict[str, Any]:
         return await self.post("optim_step", model_id=model, seq_id=seq_id, adam_params={"learning_rate": 1e-2})
+
+
+async def test_a_tenant_has_so_many_models_in_training(tmp_path: Path):
+    async with gateway_at(tmp_path, TINY, tinker=TinkerOptions(models_of_tenant=2), admit=by_header) as (_, http):
+        client = Client(http)
+        first, second = await client.session(), await client.session()
+        await client.model(first, 0)
+        await client.model(second, 0)
+        one_more = {"session_id": second, "model_seq_id": 1, "base_model": TINY.name, "lora_config": {"rank": 1}}
+        refused = await http.post("/api/v1/create_model", json=one_more)
+        assert (refused.status_code, refused.json()["code"]) == (429, "too_many_models")
+        assert refused.headers["retry-after"] == "30"
+        await client.post("create_model", **one_more | {"model_seq_id": 0})  # is there, and answered as before
+        other = {"Tenant": "other"}
+        session = (await http.post("/api/v1/create_session", json={}, headers=other)).json()["session_id"]
+        theirs = await http.post("/api/v1/create_model", json=one_more | {"session_id": session}, headers=other)
+        assert theirs.status_code == 200
+        await client.post(f"sessions/{first}/finish")
+        await client.model(second, 1)
 
 
 def batch(model: str, seq_id: int, tokens: Sequence[int], name: str = "forward_backward_input") -> dict[str, Any]:

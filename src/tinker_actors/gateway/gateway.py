@@ -119,6 +119,7 @@ class Gateway:
                 self.futures,
                 ended=self.checkpoints.end_session,
                 session_life=self.tinker.session_life,
+                models_of_tenant=self.tinker.models_of_tenant,
             )
             await stack.enter_async_context(self.training.running())
             await stack.enter_async_context(self.pace.kept())

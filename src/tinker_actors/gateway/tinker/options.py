@@ -23,3 +23,5 @@ class TinkerOptions(Section):
     """Have clients exchange their API key for short-lived tokens, and send those: for networks that others read."""
     session_life: float = Field(default=1800.0, gt=0)
     """Seconds without a word of its client after which a session ends, and its models with it."""
+    models_of_tenant: int = Field(default=64, ge=1)
+    """Models that a tenant may have in training at once: each takes the trainer's memory."""

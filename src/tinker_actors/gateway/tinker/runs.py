@@ -33,6 +33,7 @@ class TrainingRuns:
         futures: Where answers go.
         ended: Told of each session that has ended, once its models are free.
         session_life: Seconds without a word of its client after which a session ends, and its models with it.
+        models_of_tenant: Models that a tenant may have in training at once.
         patience: Seconds that commands wait for one that should have come before them.
     """
 
@@ -44,10 +45,12 @@ class TrainingRuns:
         *,
         ended: Callable[[str], Awaitable[None]],
         session_life: float = 1800.0,
+        models_of_tenant: int = 64,
         patience: float = 600.0,
     ) -> None:
         self._runtime, self._records, self._futures = runtime, records, futures
         self._session_life, self._patience, self._ended = session_life, patience, ended
+        self._models_of_tenant = models_of_tenant
         self._executors = {
             name: Executor(engines.trainer, futures, self._lost) for name, engines in runtime.engines.items()
         }
@@ -78,11 +81,15 @@ class TrainingRuns:
 
         Returns:
             The command's request id; the same one if the model was begun before.
+
+        Raises:
+            RefusalError: The tenant has too many models in training.
         """
         executor = self._executors[record.base_model]
         live = executor.models.get(record.model_id)
         if live is not None and (known := live.log.repeated(0)) is not None:
             return known
+        self._check_place(record.tenant)
         live = LiveModel(record.model_id, tenant=record.tenant, session_id=record.session_id)
         executor.models[record.model_id] = live
 
@@ -118,6 +125,18 @@ class TrainingRuns:
         if isinstance(work, Pass):
             self._check_room(live, seq_id)
         return self._add(executor, live, kind, seq_id, work)
+
+    def _check_place(self, tenant: str) -> None:
+        models = (live for executor in self._executors.values() for live in executor.models.values())
+        held = sum(live.tenant == tenant for live in models)
+        if held >= self._models_of_tenant:
+            raise RefusalError(
+                429,
+                f"tenant {tenant!r} has {held} models in training; at most {self._models_of_tenant} may be: finish a "
+                "session that isn't needed any more",
+                code="too_many_models",
+                headers={"Retry-After": "30"},
+            )
 
     def _check_room(self, live: LiveModel, seq_id: int) -> None:
         """Refuse a batch while too many wait; one that others wait for has to come, or they would never go."""
