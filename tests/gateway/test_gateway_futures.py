@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 
 import pytest
 
@@ -16,8 +17,8 @@ from tinker_actors.gateway.refusals import RefusalError
 OTHER = Caller(tenant="other", key="k", scopes=frozenset({"train"}))
 
 
-def answered(futures: Futures, content: object = None):
-    future = futures.open("local", "optim_step")
+def answered(futures: Futures, content: object = None, *, tenant: str = "local"):
+    future = futures.open(tenant, "optim_step")
     futures.settle(future, Answer.of(content))
     return future
 
@@ -89,6 +90,22 @@ async def test_answers_that_were_fetched_go_first_when_memory_is_short():
     for gone in (read, old):
         with pytest.raises(RefusalError):
             futures.find(LOCAL, gone.request_id)
+
+
+async def test_when_memory_is_short_who_has_most_of_it_makes_room():
+    futures = Futures(limit=12_000)
+    few = [answered(futures, "x" * 500, tenant="few") for _ in range(2)]
+    futures.fetched(few[0])
+    for number in range(30):
+        futures.fetched(answered(futures, "y" * 500, tenant="many"))
+        answered(futures, "z" * 500, tenant=f"more-{number % 2}")
+    assert futures.bytes <= 12_000
+    kept = Counter(future.tenant for future in futures._all.values())
+    assert kept["few"] == 2
+    assert min(kept[tenant] for tenant in ("many", "more-0", "more-1")) >= 2
+    for future in list(futures._all.values()):
+        futures._drop(future)
+    assert (futures.bytes, len(futures._of_tenants)) == (0, 0)
 
 
 async def test_answers_go_when_their_time_is_over(monkeypatch: pytest.MonkeyPatch):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections import OrderedDict
-from collections.abc import Callable, Coroutine
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
@@ -99,8 +99,8 @@ class Futures:
     """The futures of all tenants.
 
     An answer can be fetched any number of times, since a response may be lost, until it is dropped: two minutes after
-    it was first fetched, an hour after it was made, or when all answers together take too much memory, the ones that
-    were fetched first.
+    it was first fetched, an hour after it was made, or when all answers together take too much memory: those of the
+    tenants that have most of it, the ones that were fetched first.
 
     Args:
         limit: Bytes that answers may take together.
@@ -113,6 +113,7 @@ class Futures:
         self._all: OrderedDict[str, Future] = OrderedDict()
         self._tasks: set[asyncio.Task[Any]] = set()
         self.bytes = 0
+        self._of_tenants: Counter[str] = Counter()
         self._tidied = 0.0
 
     def __len__(self) -> int:
@@ -140,7 +141,7 @@ class Futures:
     def settle(self, future: Future, answer: Answer) -> None:
         """Give a future's answer, and drop old ones where it is too much with them."""
         if future.settle(answer):
-            self.bytes += _OVERHEAD + len(answer.content)
+            self._count(future.tenant, _OVERHEAD + len(answer.content))
             # looking at all of them for every answer would take longer than the answers
             if self.bytes > self._limit or time.monotonic() >= self._tidied + _TIDY_EVERY:
                 self.tidy()
@@ -182,16 +183,16 @@ class Futures:
             self._drop(future)
 
     def tidy(self) -> None:
-        """Drop answers that are too old, then those that were fetched, then the oldest, until the rest may stay."""
+        """Drop answers that are too old, then of the tenants that have most, fetched ones first, then the oldest."""
         self._tidied = now = time.monotonic()
         for future in [future for future in self._all.values() if self._is_over(future, now)]:
             self._drop(future)
-        for only_read in (True, False):
-            if self.bytes <= self._limit:
-                return
-            for future in [future for future in self._all.values() if future.answer and (future.read or not only_read)]:
-                if self.bytes <= self._limit:
-                    return
+        if self.bytes <= self._limit:
+            return
+        most = _fair_share(self._of_tenants.values(), self._limit)
+        settled = [future for future in self._all.values() if future.answer is not None]
+        for future in sorted(settled, key=lambda future: not future.read):
+            if self._of_tenants[future.tenant] > most:
                 self._drop(future)
 
     async def close(self) -> None:
@@ -207,7 +208,13 @@ class Futures:
 
     def _drop(self, future: Future) -> None:
         if self._all.pop(future.request_id, None) is not None and future.answer is not None:
-            self.bytes -= _OVERHEAD + len(future.answer.content)
+            self._count(future.tenant, -_OVERHEAD - len(future.answer.content))
+
+    def _count(self, tenant: str, size: int) -> None:
+        self.bytes += size
+        self._of_tenants[tenant] += size
+        if not self._of_tenants[tenant]:
+            del self._of_tenants[tenant]
 
     async def _settle(self, future: Future, work: Coroutine[Any, Any, Answer]) -> None:
         try:
@@ -224,3 +231,14 @@ class Futures:
             work.close()
             fault = Fault(status=499, category="user", text=f"{future.kind} was cancelled", code="cancelled")
             self.settle(future, Answer.failure(fault))
+
+
+def _fair_share(amounts: Iterable[int], room: int) -> float:
+    """The most that each may have so that all have room, where who has less keeps it."""
+    left, rising = room, sorted(amounts)
+    for place, amount in enumerate(rising):
+        share = left / (len(rising) - place)
+        if amount > share:
+            return share
+        left -= amount
+    return float("inf")
