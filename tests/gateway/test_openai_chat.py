@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import base64
 import json
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
+import numpy as np
 import openai
 import pytest
 import pytest_asyncio
 from openai_served import HELLO, MODEL, served_at
 
-from tinker_actors.data import Message
+from tinker_actors.data import Image, Message
+from tinker_actors.gateway.openai import answering
 from tinker_actors.models import Renderer, load_tokenizer
+from tinker_actors.models.tokenizer import Tokenizer
 from tinker_actors.sampling import SamplingParams, SamplingReply, SamplingRequest
 
 TOKENIZER = load_tokenizer("tiny-llama")
@@ -237,6 +242,49 @@ async def test_a_context_that_is_full_is_named(served):
     with pytest.raises(openai.BadRequestError) as full:
         await api.chat.completions.create(model=MODEL, messages=[{"role": "user", "content": "x" * 3000}])
     assert full.value.code == "context_length_exceeded"
+
+
+async def test_what_takes_its_time_to_read_does_not_hold_up_the_loop(served, monkeypatch):
+    _, api = served
+    worked: list[int] = []
+
+    def noted(kind: type, name: str, is_long: Callable[..., bool]) -> None:
+        work = getattr(kind, name)
+
+        def working(*args: Any, **named: Any) -> Any:
+            if is_long(*args):
+                worked.append(threading.get_ident())
+            return work(*args, **named)
+
+        monkeypatch.setattr(kind, name, working)
+
+    noted(Tokenizer, "encode", lambda _, text: len(text) > 2**14)
+    noted(Image, "of", lambda encoded: len(encoded) > 2**13)
+    noise = Image.of(np.random.default_rng(0).integers(0, 256, (96, 96, 3), dtype=np.uint8)).data
+    picture = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{base64.b64encode(noise).decode()}"}}
+    long = "x" * 2**15
+    for refused in (
+        api.chat.completions.create(model=MODEL, messages=[{"role": "user", "content": long}]),
+        api.chat.completions.create(model=MODEL, messages=[{"role": "user", "content": [picture]}]),
+        api.completions.create(model=MODEL, prompt=long),
+    ):
+        with pytest.raises(openai.BadRequestError):
+            await refused
+    assert len(worked) == 3
+    assert threading.get_ident() not in worked
+
+
+async def test_a_prompt_that_is_far_too_long_never_goes_to_the_sampler(served, monkeypatch):
+    _, api = served
+    monkeypatch.setattr(answering, "sampled", None)
+    for refused in (
+        api.chat.completions.create(model=MODEL, messages=[{"role": "user", "content": "x" * 3000}]),
+        api.completions.create(model=MODEL, prompt="x" * 3000),
+        api.completions.create(model=MODEL, prompt=[5] * 3000),
+    ):
+        with pytest.raises(openai.BadRequestError, match="the context holds 2048") as full:
+            await refused
+        assert full.value.code == "context_length_exceeded"
 
 
 async def test_without_the_package_of_grammars_a_format_is_refused(served, monkeypatch):

@@ -82,6 +82,21 @@ def test_positions_of_images_are_no_targets():
     assert supervised[0].weights == (1.0, 0.0, 0.0, 1.0, 1.0)
 
 
+def test_a_batch_of_very_many_datums_is_refused_before_any_is_read(monkeypatch):
+    monkeypatch.setattr(batches, "MOST_DATUMS", 3)
+    one = wire.ForwardBackwardRequest(data=[wire.Datum()]).SerializeToString()
+    in_json = '{"model_id": "m", "forward_input": {"loss_fn": "ppo", "data": [%s]}}'
+    assert batches.of_protobuf(one * 3).size == len(one) * 3
+    assert batches.of_json((in_json % "{},{},{}").encode(), forward_only=True).loss == "ppo"
+    for read in (
+        lambda: batches.of_protobuf(one * 4),
+        lambda: batches.of_json((in_json % "{},{},{},{}").encode(), forward_only=True),
+    ):
+        with pytest.raises(RefusalError, match="4 datums; at most 3") as refused:
+            read()
+        assert refused.value.status == 413
+
+
 def test_an_image_is_read_if_it_is_what_its_sender_thinks():
     rule = load_tokenizer("tiny-qwen2-vl").images
     assert rule is not None

@@ -1,4 +1,4 @@
-"""A thread of its own for an environment whose methods block."""
+"""Threads for what would hold up the event loop: an environment whose methods block, and much work at once."""
 
 from __future__ import annotations
 
@@ -6,7 +6,17 @@ import asyncio
 import queue
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+_LITTLE = 2**14
+"""Bytes that are worked through in less time than a thread takes to be woken."""
+
+
+async def beside(work: Callable[[], T], *, size: int) -> T:
+    """Do work over so many bytes: much of it in a thread beside the loop, little of it at once, which costs less."""
+    return work() if size < _LITTLE else await asyncio.to_thread(work)
 
 
 class CallThread:

@@ -23,6 +23,7 @@ from tinker_actors.environments.openai.errors import ApiError
 from tinker_actors.environments.openai.response_events import ResponseEvents
 from tinker_actors.environments.openai.responses import read_response_request, response
 from tinker_actors.environments.openai.speech import pieces_of
+from tinker_actors.environments.threads import beside
 
 logger = logging.getLogger(__name__)
 
@@ -107,8 +108,9 @@ async def served(
         ApiError: The request is refused.
         ClientDisconnect: The client went away before its request was there.
     """
-    body = Body.read(await _read(request, max_body))
-    asked, created = form.read(body), int(time.time())
+    data, created = await _read(request, max_body), int(time.time())
+    body = Body.read(data)
+    asked = await beside(lambda: form.read(body), size=len(data))  # an image takes its time, and so do many messages
     if not body.flag("stream"):
         whole = asyncio.ensure_future(answer(asked, None))
         async with _cancelled_after(whole):

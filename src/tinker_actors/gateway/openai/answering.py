@@ -25,7 +25,8 @@ from tinker_actors.environments.openai.messages import gone_on
 from tinker_actors.environments.openai.speech import Telling, choices_of, sampled, shown_prompt
 from tinker_actors.environments.openai.tools import CallReader, tools_of
 from tinker_actors.environments.policy_agent import stops_of
-from tinker_actors.errors import ModelError, PolicyError, UnknownPolicyError
+from tinker_actors.environments.threads import beside
+from tinker_actors.errors import ContextOverflowError, ModelError, PolicyError, UnknownPolicyError
 from tinker_actors.gateway.caller import Caller
 from tinker_actors.gateway.openai.names import Target, target_of
 from tinker_actors.gateway.openai.speakers import Speaker
@@ -79,7 +80,8 @@ class Answering:
             renderer = renderer.with_tools(ToolList(schemas=asked.tools, described=described))
         # a template may refuse messages in any order that it doesn't know
         try:
-            prompt = renderer.start(messages).input
+            size = sum(len(message.content) for message in messages)
+            prompt = await beside(lambda: renderer.start(messages).input, size=size)
         except ModelError as error:
             raise ApiError(str(error), param="messages") from None
         with sampling_errors(prompt="messages", grammar=asked.constrained_by):
@@ -124,10 +126,14 @@ class Answering:
         tell: Tell | None,
     ) -> Answered:
         tokenizer = speaker.tokenizer
-        tokens = tuple(tokenizer.encode_from_start(prompt)) if isinstance(prompt, str) else prompt
-        text = prompt if isinstance(prompt, str) else tokenizer.decode(tokens)
         scores = asked.max_tokens == 0
         with sampling_errors(prompt="prompt", grammar=None):
+            if isinstance(prompt, str):
+                text = prompt
+                tokens = await beside(lambda: tuple(tokenizer.encode_from_start(text)), size=len(prompt))
+            else:
+                await self._check_fits(target, len(prompt))
+                text, tokens = tokenizer.decode(prompt), prompt
             params = params_of(replace(asked, max_tokens=1) if scores else asked, most=_NO_LIMIT)
             given = ModelInput.of(tokens)
             begun = Begun(id=id, model=target.name, prompt=tokens, text=text, first=first)
@@ -154,6 +160,7 @@ class Answering:
         tell: Tell | None,
         begun: Begun | None = None,
     ) -> Answered:
+        await self._check_fits(target, len(prompt))
         begun = begun or Begun(id=secrets.token_hex(12), model=target.name, prompt=prompt.tokens)
         telling = tell and Telling(begun, tell, tokenizer=tokenizer, params=params, reader=reader, wanted=wanted)
         request = SamplingRequest(
@@ -177,6 +184,12 @@ class Answering:
         if telling:
             telling.ended(answered)
         return answered
+
+    async def _check_fits(self, target: Target, length: int) -> None:
+        """Refuse a prompt before the sampler would: to send one that is far too long takes as long."""
+        limit = await self._gateway.runtime.context_length(target.base_model)
+        if length > limit:
+            raise ContextOverflowError(f"the prompt has {length} tokens; the context holds {limit}")
 
     async def _asked(
         self, target: Target, request: SamplingRequest, drawn: Callable[[SampledToken], None] | None

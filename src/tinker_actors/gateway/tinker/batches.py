@@ -26,6 +26,9 @@ from tinker_actors.models.images import ImageRule
 LARGEST = 2**27
 """Bytes of a body once it is decompressed."""
 
+MOST_DATUMS = 2**16
+"""Of a batch: a datum of a few bytes becomes some thousand."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
@@ -50,6 +53,7 @@ class Batch:
         loss: The loss's name.
         settings: The loss's settings.
         forward_only: Whether no gradients are wanted.
+        size: Bytes of the body.
         rows: Reads the datums, which takes its time; given how the base model counts images, if it reads any.
     """
 
@@ -58,6 +62,7 @@ class Batch:
     loss: str
     settings: Mapping[str, float | str]
     forward_only: bool
+    size: int
     rows: Callable[[ImageRule | None], list[Row]]
 
 
@@ -104,13 +109,14 @@ def of_protobuf(body: bytes) -> Batch:
     """Read a `ForwardBackwardRequest`.
 
     Raises:
-        RefusalError: The body is none.
+        RefusalError: The body is none, or has too many datums.
     """
     message = wire.ForwardBackwardRequest()
     try:
         message.ParseFromString(body)
     except DecodeError as error:
         raise RefusalError(400, f"the body is no ForwardBackwardRequest: {error}", code="invalid_request") from error
+    _check_datums(len(message.data))
     settings: dict[str, float | str] = dict(message.loss_fn_config)
     for name, value in message.loss_fn_config_v2.items():
         settings[name] = value.text if value.WhichOneof("value") == "text" else value.number
@@ -120,6 +126,7 @@ def of_protobuf(body: bytes) -> Batch:
         loss=message.loss_fn,
         settings=settings,
         forward_only=message.forward_only,
+        size=len(body),
         rows=lambda rule: [_of_message(index, datum, rule) for index, datum in enumerate(message.data)],
     )
 
@@ -128,7 +135,7 @@ def of_json(body: bytes, *, forward_only: bool) -> Batch:
     """Read the JSON that libraries before 0.19 send.
 
     Raises:
-        RefusalError: The body is none.
+        RefusalError: The body is none, or has too many datums.
     """
     try:
         found = JsonRequest.model_validate_json(body)
@@ -139,14 +146,23 @@ def of_json(body: bytes, *, forward_only: bool) -> Batch:
     if asked is None:
         raise RefusalError(400, "forward_backward_input is missing; the batch is needed", code="invalid_request")
     data = asked.data
+    _check_datums(len(data))
     return Batch(
         model_id=found.model_id,
         seq_id=found.seq_id,
         loss=asked.loss_fn,
         settings=asked.loss_fn_config or {},
         forward_only=forward_only,
+        size=len(body),
         rows=lambda rule: [_of_mapping(index, datum, rule) for index, datum in enumerate(data)],
     )
+
+
+def _check_datums(count: int) -> None:
+    if count > MOST_DATUMS:
+        raise RefusalError(
+            413, f"the batch has {count} datums; at most {MOST_DATUMS} are taken at once", code="too_large"
+        )
 
 
 def _of_message(index: int, datum: wire.Datum, rule: ImageRule | None) -> Row:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Request
 from starlette.responses import Response
 
+from tinker_actors.environments.threads import beside
 from tinker_actors.errors import ConfigError, TinkerActorsError
 from tinker_actors.gateway.caller import CallerOf, needs
 from tinker_actors.gateway.futures import Answer
@@ -29,10 +30,6 @@ from tinker_actors.training.contract import AdamParams, ForwardBackwardResult
 router = APIRouter()
 
 HeaderText = Annotated[str, Header()]
-T = TypeVar("T")
-
-_LITTLE = 2**14
-"""Bytes that are read in less time than a thread takes to be woken."""
 
 
 class AdamSettings(Body):
@@ -121,20 +118,16 @@ async def _submitted(
     request: Request, caller: CallerOf, gateway: GatewayOf, encoding: str, read: Callable[[bytes], Batch]
 ) -> Response:
     body = await request.body()
-    if encoding:  # a little may become much
-        body = await asyncio.to_thread(batches.decompressed, body, encoding)
-    batch = await _beside(partial(read, body), size=len(body))
+    if encoding:  # a little may become much, which is held no longer than it is read
+        batch = await asyncio.to_thread(lambda: read(batches.decompressed(body, encoding)))
+    else:
+        batch = await beside(partial(read, body), size=len(body))
     kind = "forward" if batch.forward_only else "forward_backward"
     record = gateway.records.model(caller, batch.model_id)
     if (known := gateway.training.known(caller, batch.model_id, batch.seq_id)) is None:
-        work = await _beside(partial(_work, batch, record, gateway), size=len(body))
+        work = await beside(partial(_work, batch, record, gateway), size=batch.size)
         known = gateway.training.submit(caller, batch.model_id, kind, batch.seq_id, work)
     return promise(known, model_id=batch.model_id)
-
-
-async def _beside(work: Callable[[], T], *, size: int) -> T:
-    """Do work over so many bytes: much of it in a thread beside the loop, little of it at once, which costs less."""
-    return work() if size < _LITTLE else await asyncio.to_thread(work)
 
 
 def _work(batch: Batch, record: ModelRecord, gateway: GatewayOf) -> Pass | Action:
