@@ -18,6 +18,10 @@ _SLOWEST = 64 << 10
 """Bytes a second that a body must bring after its time of grace."""
 
 _STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)', re.DOTALL)  # possessive: no input makes it go back
+_LONG = re.compile(rb"[0-9]{19}")
+_INTEGER = re.compile(rb"(?<![0-9.eE+-])-?[0-9]{19,}(?![0-9.eE])")
+_SMALLEST, _LARGEST = -(2**63), 2**64 - 1
+_BINARY = ("application/x-protobuf", "application/octet-stream")
 _CLOSE = {"Connection": "close"}
 
 
@@ -43,12 +47,12 @@ async def read_body(scope: Scope, receive: Receive, limits: Limits) -> bytes | N
     if declared.isdecimal() and int(declared[:20]) > most:
         raise _too_large(most)
     body = await _gather(receive, most, limits)
-    kind = headers.get("content-type", "")
-    if encoding == "identity" and not kind.startswith(("application/x-protobuf", "application/octet-stream")):
+    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+    if encoding == "identity" and kind not in _BINARY:
         if (depth := json_depth(body, limits.json_depth)) > limits.json_depth:
             detail = f"the body is nested {depth} deep; {limits.json_depth} are taken"
             raise RefusalError(400, detail, code="nested_too_deep")
-        if kind.startswith("application/json"):
+        if kind == "application/json" or kind.endswith("+json"):  # what routes take for JSON
             check_json(body)
     return body
 
@@ -91,10 +95,11 @@ def replay(body: bytes, receive: Receive) -> Receive:
 
 
 def check_json(body: bytes) -> None:
-    """Refuse what the standard doesn't know, before a lenient parser lets it in: NaN, halves of surrogate pairs.
+    """Refuse what the standard doesn't know, before a lenient parser lets it in: NaN, halves of surrogate pairs; and
+    integers beyond 64 bits, which nothing behind can write down again.
 
     Raises:
-        RefusalError: 400; says where it stops being JSON.
+        RefusalError: 400; says where it stops being JSON, or which integer is too large.
     """
     if not body:  # for the route to say what it lacks
         return
@@ -102,6 +107,13 @@ def check_json(body: bytes) -> None:
         orjson.loads(body)
     except orjson.JSONDecodeError as error:
         raise RefusalError(400, f"the body is no JSON: {error}", code="invalid_json") from None
+    if _LONG.search(body) is None:
+        return
+    for found in _INTEGER.finditer(_STRING.sub(b'""', body)):
+        digits = found[0].decode()
+        if len(digits) > 20 or not _SMALLEST <= int(digits) <= _LARGEST:
+            detail = f"the body has the integer {digits[:40]}; {_SMALLEST} to {_LARGEST} are taken"
+            raise RefusalError(400, detail, code="invalid_json")
 
 
 def json_depth(body: bytes, enough: int = 0) -> int:
