@@ -113,6 +113,7 @@ async def test_jobs_come_page_by_page(tmp_path: Path):
             wrong = await client.get("/jobs", params={"state": "sleeping"})
             assert wrong.status_code == 422
             assert "'queued'" in wrong.json()["detail"]
+            assert (await client.get("/jobs", params={"before": 2**63})).status_code == 422
 
 
 async def test_a_stream_tells_what_happens_and_goes_on_where_it_was_cut(tmp_path: Path):

@@ -230,6 +230,50 @@ async def test_a_tenants_uploads_are_bounded_together(tmp_path: Path):
         assert others.status_code == 201
 
 
+async def test_a_tenant_has_so_many_uploads_however_small(tmp_path: Path):
+    async with desk(tmp_path, jobs={"uploads_of_tenant": 2}) as at:
+        for row in (b'{"a": 1}', b'{"a": 2}'):
+            assert (await at.http.post("/jobs/v1/uploads", content=row)).status_code == 201
+        refused = await at.http.post("/jobs/v1/uploads", content=b'{"a": 3}')
+        assert (refused.status_code, refused.json()["code"]) == (413, "too_many")
+        assert "2 are kept: delete some" in refused.json()["detail"]
+        assert (await at.http.post("/jobs/v1/uploads", content=b'{"a": 2}')).status_code == 201  # as it is there
+        others = await at.http.post("/jobs/v1/uploads", content=b'{"a": 3}', headers={"X-Tenant": "b"})
+        assert others.status_code == 201
+        assert sorted(path.suffix for path in (at.folder / "uploads" / "local").iterdir()) == [".jsonl"] * 2
+
+
+async def test_a_tenant_has_so_many_jobs(tmp_path: Path):
+    async with desk(tmp_path, capacity=1, jobs={"unfinished_of_tenant": 2, "kept_of_tenant": 3}) as at:
+        first, second = await at.submit("a", key="first"), await at.submit("a")
+        asked = {"json": {"config": GUESS}, "headers": {"X-Tenant": "a"}}
+        full = await at.http.post("/jobs/v1/jobs", **asked)
+        assert (full.status_code, full.json()["code"], full.headers["retry-after"]) == (429, "too_many_jobs", "30")
+        assert "2 jobs that aren't over; at most 2 may be" in full.json()["detail"]
+        assert (await at.submit("a", key="first"))["id"] == first["id"]  # it is there, and adds none
+        await at.submit("b")
+        cancelled = await at.http.post(f"/jobs/v1/jobs/{second['id']}/cancel", headers={"X-Tenant": "a"})
+        assert cancelled.json()["state"] == "cancelled"
+        third = await at.submit("a")
+        for api in ("jobs/v1", "dashboard/api"):
+            back = await at.http.post(f"/{api}/jobs/{second['id']}/resume", headers={"X-Tenant": "a"})
+            assert (back.status_code, back.json()["code"]) == (429, "too_many_jobs")
+        await at.http.post(f"/jobs/v1/jobs/{third['id']}/cancel", headers={"X-Tenant": "a"})
+        kept = await at.http.post("/jobs/v1/jobs", **asked)
+        assert (kept.status_code, kept.json()["code"]) == (429, "too_many_jobs")
+        assert "3 jobs; at most 3 are kept: delete some" in kept.json()["detail"]
+        gone = await at.http.delete(f"/jobs/v1/jobs/{third['id']}", headers={"X-Tenant": "a"})
+        assert gone.status_code == 200
+        assert (await at.http.post("/jobs/v1/jobs", **asked)).status_code == 201
+
+
+async def test_a_configuration_of_any_size_is_not_kept(tmp_path: Path):
+    async with desk(tmp_path) as at:
+        config = {**GUESS, "environment": {"name": "number_guess", "options": {"x": "x" * 2**18}}}
+        refused = await at.http.post("/jobs/v1/jobs", json={"config": config})
+        assert (refused.status_code, refused.json()["code"]) == (413, "body_too_large")
+
+
 async def test_the_interface_is_described(tmp_path: Path):
     async with desk(tmp_path) as at:
         described = (await at.http.get("/openapi.json")).json()

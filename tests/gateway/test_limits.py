@@ -104,6 +104,25 @@ async def test_a_body_is_taken_up_to_its_limit_whether_or_not_it_says_its_size()
                 assert refused.headers["connection"] == "close"
 
 
+async def test_a_body_that_names_things_and_sets_options_is_small():
+    limits = Limits(small_body_bytes=10, body_bytes=20, large_body_bytes=30)
+    most = {
+        "/api/v1/create_session": 10,
+        "/jobs/v1/jobs": 10,
+        "/jobs/v1/jobs/x/cancel": 10,
+        "/api/v1/asample": 20,
+        "/api/v1/forward": 20,
+        "/api/v1/telemetry": 20,
+        "/v1/chat/completions": 20,
+        "/api/v1/forward_backward": 30,
+        "/jobs/v1/uploads": 30,
+    }
+    async with asking(application(limits)) as client:
+        for path, size in most.items():
+            codes = [(await client.post(path, content=b"x" * count)).status_code for count in (size, size + 1)]
+            assert (path, codes) == (path, [200, 413])
+
+
 async def test_bodies_under_way_take_bounded_memory():
     hold = asyncio.Event()
     async with asking(application(Limits(bodies_bytes=10), hold=hold)) as client:
@@ -141,6 +160,39 @@ async def test_what_is_called_json_is_json(body: bytes):
         refused = await client.post("/", content=body, headers={"Content-Type": "application/json"})
         assert (refused.status_code, refused.json()["code"]) == (400, "invalid_json")
         assert (await client.post("/", content=b"", headers={"Content-Type": "application/json"})).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "kind", ["Application/JSON", "application/json;charset=utf-8", "application/x+json", "application/x-protobuf+json"]
+)
+async def test_whatever_routes_take_for_json_is_checked(kind: str):
+    async with asking(application(Limits(json_depth=5))) as client:
+        for body in (b'{"a": NaN}', b"[" * 6 + b"]" * 6):
+            assert (await client.post("/", content=body, headers={"Content-Type": kind})).status_code == 400
+
+
+@pytest.mark.parametrize(
+    ("number", "taken"),
+    [
+        (str(2**64 - 1), True),
+        (str(-(2**63)), True),
+        ("1" * 30 + ".5", True),
+        ("0." + "1" * 30, True),
+        ("1" + "0" * 30 + "e1", True),
+        ('"' + "9" * 30 + '"', True),
+        (str(2**64), False),
+        (str(-(2**63) - 1), False),
+        ("9" * 300, False),
+        ("-" + "9" * 300, False),
+    ],
+)
+async def test_integers_have_64_bits(number: str, taken: bool):
+    json_kind = {"Content-Type": "application/json"}
+    async with asking(application(Limits())) as client:
+        for body in (number, f"[0,{number}]", f'{{"a\\"": {number}}}'):
+            answer = await client.post("/", content=body, headers=json_kind)
+            assert answer.status_code == (200 if taken else 400), body
+            assert taken or number[:20] in answer.json()["detail"]
 
 
 _VALUES = st.recursive(

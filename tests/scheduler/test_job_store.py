@@ -106,6 +106,17 @@ def test_jobs_are_found_page_by_page_newest_first_and_only_those_of_the_tenant(t
     store.close()
 
 
+def test_outlines_of_jobs_are_had_without_reading_their_configurations(tmp_path: Path):
+    store = JobStore(tmp_path / "jobs.sqlite")
+    job = store.add(request("0"))
+    assert store.jobs(outlines=True) == [replace(job, config={})]
+    with sqlite3.connect(store.path) as other:
+        other.execute("UPDATE jobs SET config = 'no JSON'")
+    other.close()
+    assert store.jobs(JobState.QUEUED, outlines=True) == [replace(job, config={})]
+    store.close()
+
+
 def test_what_cannot_be_used_is_named(tmp_path: Path):
     store = JobStore(tmp_path / "jobs.sqlite")
     with pytest.raises(UnknownJobError, match="there is no job 'job-x'"):

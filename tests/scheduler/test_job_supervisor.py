@@ -6,6 +6,7 @@ import asyncio
 import errno
 import os
 import signal
+import sqlite3
 import subprocess
 import threading
 from pathlib import Path
@@ -61,6 +62,16 @@ async def test_one_slot_two_jobs_the_second_starts_as_the_first_is_gone(tmp_path
         # no turn of the loop lies between the end of the one and the start of the other
         assert supervisor.store.get(second.id).state is JobState.STARTING
         await running(supervisor, second)
+
+
+async def test_who_starts_next_is_decided_without_reading_what_waits(tmp_path: Path):
+    async with supervising(tmp_path) as supervisor:
+        await running(supervisor, supervisor.submit(request("hold")))
+        waiting = supervisor.submit(request("hold"))
+        with sqlite3.connect(supervisor.store.path) as other:
+            other.execute("UPDATE jobs SET config = 'no JSON' WHERE id = ?", (waiting.id,))
+        other.close()
+        assert supervisor.submit(request("hold")).state is JobState.QUEUED
 
 
 async def test_an_attempt_that_ends_twice_frees_nothing_of_another_job(tmp_path: Path):

@@ -171,6 +171,12 @@ class JobsTable(Section):
     """Most bytes of the rows that a client uploads at once; `limits.large_body_bytes` bounds them too."""
     upload_bytes_of_tenant: int = Field(default=2**32, ge=1)
     """Most bytes of all that a tenant has uploaded."""
+    uploads_of_tenant: int = Field(default=4096, ge=1)
+    """Most uploads that a tenant has."""
+    unfinished_of_tenant: int = Field(default=500, ge=1)
+    """Most jobs of a tenant that aren't over: each is looked at whenever another one may start."""
+    kept_of_tenant: int = Field(default=10_000, ge=1)
+    """Most jobs that a tenant has, over or not."""
     keep_days: float | None = Field(default=None, gt=0)
     """Days after its end on which a job is deleted; its checkpoints stay. For ever if not given."""
     keep_upload_days: float | None = Field(default=None, gt=0)

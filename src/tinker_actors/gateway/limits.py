@@ -32,8 +32,11 @@ POLLS = frozenset(
 """What clients ask again and again by themselves: it has allowances of its own, so that waiting for results, which the
 Tinker client does once for every request under way, doesn't use up those for asking."""
 
-LARGE = ("/api/v1/forward_backward", "/jobs/v1/")
+LARGE = ("/api/v1/forward_backward", "/jobs/v1/uploads")
 """Where bodies may be large, by the beginning of the path: batches, and rows of data."""
+
+USUAL = ("/api/v1/asample", "/api/v1/forward", "/v1/", *POLLS)
+"""Where they hold prompts, or what clients gather; all others name things and set options."""
 
 
 Bytes: TypeAlias = Annotated[int, Field(ge=1)]
@@ -50,9 +53,11 @@ class Limits(Section):
     header_bytes: Bytes = 32 << 10
     """All headers of a request."""
     body_bytes: Bytes = 16 * MIB
-    """A body, as sent."""
+    """A body, as sent, to the paths in `USUAL`."""
     large_body_bytes: Bytes = 64 * MIB
     """One to the paths in `LARGE`."""
+    small_body_bytes: Bytes = 256 << 10
+    """One that holds no prompts, batches or rows; what it says may be kept, and shown in lists."""
     bodies_bytes: Bytes = 1024 * MIB
     """All bodies under way together."""
     json_depth: Count = 64
@@ -80,7 +85,9 @@ class Limits(Section):
 
     def body_of(self, path: str) -> int:
         """Bytes that a body to this path may have."""
-        return self.large_body_bytes if path.startswith(LARGE) else self.body_bytes
+        if path.startswith(LARGE):
+            return self.large_body_bytes
+        return self.body_bytes if path.startswith(USUAL) else min(self.small_body_bytes, self.body_bytes)
 
 
 class Buckets:

@@ -111,7 +111,14 @@ def submissions_for(config: ServeConfig, scheduler: Scheduler, folder: Path) -> 
         scheduler,
         folder,
         allowed=Allowed(models=models, paths=jobs.allowed_paths, modules=jobs.allowed_modules),
-        uploads=Uploads(folder, most=jobs.upload_bytes, most_of_tenant=jobs.upload_bytes_of_tenant),
+        uploads=Uploads(
+            folder,
+            most=jobs.upload_bytes,
+            most_of_tenant=jobs.upload_bytes_of_tenant,
+            uploads_of_tenant=jobs.uploads_of_tenant,
+        ),
+        most_unfinished=jobs.unfinished_of_tenant,
+        most_kept=jobs.kept_of_tenant,
         most_priority=lambda tenant: config.rules.quotas.get(tenant, config.rules.default).priority,
     )
 

@@ -12,7 +12,7 @@ import logging
 import os
 import shutil
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import cast
 
@@ -93,6 +93,15 @@ class Deletions:
         """
         jobs = self._store.jobs(*_UNFINISHED, tenant=tenant)
         return [job.id for job in jobs if any(_is_within(text, job.directory, path) for text in _texts(job.config))]
+
+    def users_of_files(self, paths: Sequence[str]) -> dict[str, list[str]]:
+        """For each of these absolute paths that a job names which isn't over, the ids of those jobs."""
+        sought, found = frozenset(paths), dict[str, list[str]]()
+        for job in self._store.jobs(*_UNFINISHED):
+            named = {os.path.normpath(os.path.join(job.directory, text)) for text in _texts(job.config)}
+            for path in named & sought:
+                found.setdefault(path, []).append(job.id)
+        return found
 
     async def cleared(self) -> None:
         """Wait until the files of what was deleted so far are gone."""

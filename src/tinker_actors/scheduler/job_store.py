@@ -50,6 +50,7 @@ CREATE TABLE IF NOT EXISTS jobs (
     UNIQUE (tenant, key)
 );
 CREATE INDEX IF NOT EXISTS jobs_by_state ON jobs (state, number);
+CREATE INDEX IF NOT EXISTS jobs_by_tenant ON jobs (tenant, state);
 CREATE TABLE IF NOT EXISTS transitions (
     number INTEGER PRIMARY KEY AUTOINCREMENT,
     job TEXT NOT NULL REFERENCES jobs (id),
@@ -68,7 +69,12 @@ _PLAIN = (
     *("id", "number", "name", "tenant", "priority", "directory", "detail", "attempt", "failures", "start", "since"),
     *("submitted", "started", "ended", "moved"),
 )
-_JOBS = "SELECT *, (SELECT MAX(number) FROM transitions WHERE job = jobs.id) AS moved FROM jobs"
+_MOVED = "(SELECT MAX(number) FROM transitions WHERE job = jobs.id) AS moved"
+_JOBS = f"SELECT *, {_MOVED} FROM jobs"
+_OUTLINES = (
+    "SELECT id, number, name, tenant, priority, directory, detail, attempt, failures, start, since, submitted, started,"
+    f" ended, kind, state, reason, need, devices, '{{}}' AS config, {_MOVED} FROM jobs"
+)
 _STARTS = "SELECT COALESCE(MAX(start), 0) FROM (SELECT start FROM jobs UNION ALL SELECT start FROM deleted)"
 
 
@@ -116,12 +122,8 @@ class JobStore:
     def add(self, request: JobRequest) -> Job:
         """Take a job into the queue; with a `key` that was used before, give the job that was taken then."""
         with self._transaction():
-            if request.key is not None:
-                found = self._db.execute(
-                    f"{_JOBS} WHERE tenant = ? AND key = ?", (request.tenant, request.key)
-                ).fetchone()
-                if found is not None:
-                    return _job(found)
+            if request.key is not None and (known := self.of_key(request.tenant, request.key)) is not None:
+                return known
             now = time.time()
             job = f"job-{secrets.token_hex(8)}"
             values = {
@@ -158,15 +160,22 @@ class JobStore:
             raise UnknownJobError(f"there is no job {job!r}")
         return _job(row)
 
-    def jobs(self, *states: JobState, tenant: str | None = None) -> list[Job]:
+    def of_key(self, tenant: str, key: str) -> Job | None:
+        """The job that a tenant submitted with a key, if there is one."""
+        row = self._db.execute(f"{_JOBS} WHERE tenant = ? AND key = ?", (tenant, key)).fetchone()
+        return None if row is None else _job(row)
+
+    def jobs(self, *states: JobState, tenant: str | None = None, outlines: bool = False) -> list[Job]:
         """Jobs in the order of their submission.
 
         Args:
             states: In which of these states; in any if none is given.
             tenant: Whose; everybody's if None.
+            outlines: Leave their configurations empty, which may be large.
         """
         asked = states or tuple(JobState)
-        query = f"{_JOBS} WHERE state IN ({_marks(asked)}) AND (? IS NULL OR tenant = ?) ORDER BY number"
+        read = _OUTLINES if outlines else _JOBS
+        query = f"{read} WHERE state IN ({_marks(asked)}) AND (? IS NULL OR tenant = ?) ORDER BY number"
         rows = self._db.execute(query, (*(state.value for state in asked), tenant, tenant)).fetchall()
         return [_job(row) for row in rows]
 
@@ -192,8 +201,8 @@ class JobStore:
 
     def counts(self, tenant: str | None = None) -> dict[JobState, int]:
         """How many jobs are in each state, of a tenant or of all."""
-        query = "SELECT state, COUNT(*) FROM jobs WHERE ? IS NULL OR tenant = ? GROUP BY state"
-        found = dict(self._db.execute(query, (tenant, tenant)).fetchall())
+        mine = ("", ()) if tenant is None else ("WHERE tenant = ?", (tenant,))
+        found = dict(self._db.execute(f"SELECT state, COUNT(*) FROM jobs {mine[0]} GROUP BY state", mine[1]).fetchall())
         return {state: found.get(state.value, 0) for state in JobState}
 
     def transitions(self, job: str) -> list[Transition]:

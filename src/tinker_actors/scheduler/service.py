@@ -158,6 +158,14 @@ class Scheduler(Actor):
         """Ids of the jobs that aren't over and whose configuration names an absolute path, or something below it."""
         return self._deletions.users_of(Path(path), tenant)
 
+    async def users_of_files(self, paths: list[str]) -> dict[str, list[str]]:
+        """For each of these absolute paths that a job names which isn't over, the ids of those jobs."""
+        return self._deletions.users_of_files(paths)
+
+    async def knows(self, tenant: str, key: str) -> bool:
+        """Whether a tenant submitted a job with this key before."""
+        return self._supervisor.store.of_key(tenant, key) is not None
+
     @concurrent
     async def wait(self, job: str, states: tuple[JobState, ...] = (), tenant: str | None = None) -> Job:
         """A job once it is in one of the states, or over.

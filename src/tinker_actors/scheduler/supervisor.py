@@ -98,7 +98,7 @@ class Supervisor:
             os.close(lock)
             raise
         self._orphans = Orphans(self._loop, self._settings.grace, self._settle_orphan)
-        for job in self.store.jobs(JobState.STARTING, JobState.RUNNING, JobState.CANCELLING):
+        for job in self.store.jobs(JobState.STARTING, JobState.RUNNING, JobState.CANCELLING, outlines=True):
             self.ledger.restore(job.id, job.attempt, Allocation(amount=job.need, devices=job.devices))
             self._orphans.add(job, self.folder(job.id))
         self.tick()
@@ -250,7 +250,7 @@ class Supervisor:
                 number=job.number,
                 since=job.since,
             )
-            for job in self.store.jobs(JobState.QUEUED)
+            for job in self.store.jobs(JobState.QUEUED, outlines=True)
             if job.id not in self._resting
         ]
 
@@ -265,7 +265,7 @@ class Supervisor:
                 start=job.start,
                 leaving=(child := self._children.get(job.id)) is None or child.leaving,
             )
-            for job in self.store.jobs(JobState.STARTING, JobState.RUNNING, JobState.CANCELLING)
+            for job in self.store.jobs(JobState.STARTING, JobState.RUNNING, JobState.CANCELLING, outlines=True)
         ]
 
     def _start(self, job_id: str) -> bool:

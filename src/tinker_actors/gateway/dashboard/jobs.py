@@ -52,7 +52,7 @@ async def jobs(
     state: Annotated[list[JobState], Query(default_factory=list, max_length=16)],
     kind: Annotated[list[JobKind], Query(default_factory=list, max_length=16)],
     text: Annotated[str, Query(max_length=200)] = "",
-    before: Annotated[int | None, Query(ge=0)] = None,
+    before: Annotated[int | None, Query(ge=0, le=2**53)] = None,
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
 ) -> Response:
     """A page of jobs, the newest first, and how many of all are in each state."""
@@ -96,13 +96,13 @@ async def metrics(owned: OwnedJob, cursor: Annotated[str, Query(max_length=64)] 
 @router.post("/jobs/{job}/cancel", dependencies=[needs("jobs")])
 async def cancel(gateway: GatewayOf, caller: CallerOf, owned: OwnedJob) -> Response:
     """End a job."""
-    return await _changed(owned, scheduler_of(gateway).cancel, tenant_of(caller))
+    return await _changed(owned, lambda job: scheduler_of(gateway).cancel(job.id, tenant_of(caller)))
 
 
 @router.post("/jobs/{job}/resume", dependencies=[needs("jobs")])
-async def resume(gateway: GatewayOf, caller: CallerOf, owned: OwnedJob) -> Response:
+async def resume(gateway: GatewayOf, owned: OwnedJob) -> Response:
     """Queue a failed or cancelled job again."""
-    return await _changed(owned, scheduler_of(gateway).resume, tenant_of(caller))
+    return await _changed(owned, submissions_of(gateway).resume)
 
 
 @router.delete("/jobs/{job}", dependencies=[needs("jobs")])
@@ -112,9 +112,9 @@ async def delete(gateway: GatewayOf, owned: OwnedJob) -> Response:
     return json_response({"deleted": owned.job.id})
 
 
-async def _changed(owned: Owned, change: Callable[[str, str | None], Awaitable[Job]], tenant: str | None) -> Response:
+async def _changed(owned: Owned, change: Callable[[Job], Awaitable[Job]]) -> Response:
     try:
-        job = await change(owned.job.id, tenant)
+        job = await change(owned.job)
     except UnknownJobError:
         raise not_found("job", owned.job.id) from None
     except (JobStateError, JobRefusedError) as error:

@@ -31,13 +31,14 @@ async def upload(request: Request, caller: CallerOf, gateway: GatewayOf) -> Uplo
 async def uploads(caller: CallerOf, gateway: GatewayOf) -> UploadsBody:
     """What is kept, and which jobs still need it."""
     scheduler, found = scheduler_of(gateway), await uploads_of(gateway, tenant_of(caller))
+    users = await scheduler.users_of_files([str(kept.path) for kept in found])
     bodies = [
         KeptUploadBody(
             upload=kept.name,
             tenant=kept.tenant,
             bytes=kept.size,
             used=kept.used,
-            jobs=await scheduler.users_of(str(kept.path)),
+            jobs=users.get(str(kept.path), []),
         )
         for kept in found
     ]

@@ -103,7 +103,7 @@ async def resume(job: str, caller: CallerOf, gateway: GatewayOf) -> JobBody:
     """Queue a failed or cancelled job again; it goes on from its last checkpoint."""
     found = await job_of(gateway, caller, job)
     try:
-        return _shown(gateway, await scheduler_of(gateway).resume(found.id))
+        return _shown(gateway, await submissions_of(gateway).resume(found))
     except JobStateError as error:
         raise RefusalError(409, str(error), code="wrong_state") from None
     except JobRefusedError as error:

@@ -29,6 +29,8 @@ class Submissions:
         allowed: What a configuration may name.
         uploads: Of the tenants.
         most_priority: The highest priority that a tenant may ask for.
+        most_unfinished: Jobs of a tenant that may be there without being over.
+        most_kept: Jobs of a tenant that may be there, over or not.
 
     Attributes:
         uploads: Of the tenants.
@@ -44,9 +46,12 @@ class Submissions:
         allowed: Allowed,
         uploads: Uploads,
         most_priority: Callable[[str], int] = lambda _: 0,
+        most_unfinished: int = 500,
+        most_kept: int = 10_000,
     ) -> None:
         self._scheduler, self._root, self._allowed = scheduler, root.resolve(), allowed
         self._most_priority = most_priority
+        self._most_unfinished, self._most_kept = most_unfinished, most_kept
         self.uploads = uploads
         self.naming = asyncio.Lock()
 
@@ -56,10 +61,45 @@ class Submissions:
         Raises:
             JobRefusedError: It could never start; says what could.
             ConfigError: The configuration can't work.
-            RefusalError: It names what isn't allowed, or the priority is beyond the tenant's.
+            RefusalError: It names what isn't allowed, the priority is beyond the tenant's, or the tenant has too many
+                jobs.
         """
         async with self.naming:
-            return await self._scheduler.submit(await self._request(body, caller))
+            request = await self._request(body, caller)
+            if body.key is None or not await self._scheduler.knows(caller.tenant, body.key):
+                await self._check_room(caller.tenant, kept=True)
+            return await self._scheduler.submit(request)
+
+    async def resume(self, job: Job) -> Job:
+        """Queue a failed or cancelled job again.
+
+        Raises:
+            JobStateError: It has succeeded, or is being cancelled.
+            JobRefusedError: It could no longer start.
+            UnknownJobError: It is deleted.
+            RefusalError: Its tenant has too many jobs that aren't over.
+        """
+        async with self.naming:
+            if job.state.is_over:
+                await self._check_room(job.tenant)
+            return await self._scheduler.resume(job.id)
+
+    async def _check_room(self, tenant: str, *, kept: bool = False) -> None:
+        counts = await self._scheduler.counts(tenant)
+        unfinished = sum(count for state, count in counts.items() if not state.is_over)
+        if unfinished >= self._most_unfinished:
+            raise RefusalError(
+                429,
+                f"tenant {tenant!r} has {unfinished} jobs that aren't over; at most {self._most_unfinished} may be",
+                code="too_many_jobs",
+                headers={"Retry-After": "30"},
+            )
+        if kept and (number := sum(counts.values())) >= self._most_kept:
+            raise RefusalError(
+                429,
+                f"tenant {tenant!r} has {number} jobs; at most {self._most_kept} are kept: delete some",
+                code="too_many_jobs",
+            )
 
     async def _request(self, body: Submission, caller: Caller) -> JobRequest:
         free = caller.sees_all or caller.tenant == LOCAL_TENANT

@@ -67,23 +67,26 @@ class Uploads:
         root: The scheduler's folder; they lie in `uploads/TENANT/` there.
         most: Bytes of an upload.
         most_of_tenant: Bytes of all that a tenant has uploaded.
+        uploads_of_tenant: How many uploads a tenant has at most.
     """
 
-    def __init__(self, root: Path, *, most: int, most_of_tenant: int) -> None:
+    def __init__(self, root: Path, *, most: int, most_of_tenant: int, uploads_of_tenant: int = 4096) -> None:
         self._root, self._most, self.most_of_tenant = root, most, most_of_tenant
+        self._uploads_of_tenant = uploads_of_tenant
         self._taking: dict[str, asyncio.Lock] = {}
 
     async def take(self, tenant: str, chunks: AsyncIterable[bytes]) -> Upload:
         """Keep what a client sends, once all of it is there and every row can be used.
 
         Raises:
-            RefusalError: 413 if it is too much; 400 for a line that can't be a row, which it names.
+            RefusalError: 413 if it is too much, or one too many; 400 for a line that can't be a row, which it names.
         """
         async with self._taking.setdefault(tenant, asyncio.Lock()):  # what one takes is no more room for another
             return await self._take(self._root / FOLDER / tenant, chunks)
 
     async def _take(self, folder: Path, chunks: AsyncIterable[bytes]) -> Upload:
-        left = self.most_of_tenant - await asyncio.to_thread(_bytes_in, folder)
+        present = await asyncio.to_thread(_sizes_in, folder)
+        left = self.most_of_tenant - sum(present.values())
         draft = folder / f".draft-{secrets.token_hex(8)}"
         try:
             with draft.open("xb") as file:
@@ -95,7 +98,14 @@ class Uploads:
                 await asyncio.to_thread(rows.end)
             if not rows.count:
                 raise RefusalError(400, "the upload has no rows; a JSON object on each line is needed", code="no_rows")
-            draft.replace(folder / f"{rows.digest}.jsonl")
+            name = f"{rows.digest}.jsonl"
+            if len(present) >= self._uploads_of_tenant and name not in present:
+                raise RefusalError(
+                    413,
+                    f"the tenant has {len(present)} uploads; at most {self._uploads_of_tenant} are kept: delete some",
+                    code="too_many",
+                )
+            draft.replace(folder / name)
         finally:
             draft.unlink(missing_ok=True)
         return Upload(name=PREFIX + rows.digest, rows=rows.count, size=rows.size)
@@ -116,21 +126,22 @@ class Uploads:
     def kept(self, tenant: str | None) -> list[Kept]:
         """The uploads of a tenant, or of all, the oldest first. Reads files."""
         found: list[Kept] = []
-        for path in (self._root / FOLDER).glob("*/*.jsonl"):
-            if tenant in (None, path.parent.name):
+        root = self._root / FOLDER
+        for folder in [root / tenant] if tenant is not None else root.glob("*"):
+            for path in folder.glob("*.jsonl"):
                 with contextlib.suppress(FileNotFoundError):  # deleted just now
                     status = path.stat()
                     name = PREFIX + path.stem
                     found.append(
-                        Kept(tenant=path.parent.name, name=name, path=path, size=status.st_size, used=status.st_mtime)
+                        Kept(tenant=folder.name, name=name, path=path, size=status.st_size, used=status.st_mtime)
                     )
         return sorted(found, key=lambda kept: (kept.used, kept.name))
 
 
-def _bytes_in(folder: Path) -> int:
-    """What is in a folder, which is made if it isn't there."""
+def _sizes_in(folder: Path) -> dict[str, int]:
+    """Bytes of each file in a folder, which is made if it isn't there."""
     folder.mkdir(parents=True, exist_ok=True)
-    return sum(path.stat().st_size for path in folder.iterdir())
+    return {entry.name: entry.stat().st_size for entry in os.scandir(folder)}
 
 
 def shown(path: str) -> str:
