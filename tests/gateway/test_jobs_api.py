@@ -10,10 +10,12 @@ from pathlib import Path
 
 import httpx
 import pytest
+from starlette.requests import HTTPConnection
 from tests.gateway.gateways import gateway_at
 from tests.gateway.job_gateways import GUESS, all_of, desk
 
 from tinker_actors.gateway import jobs
+from tinker_actors.gateway.caller import Caller
 from tinker_actors.gateway.jobs.following import Ends, file_rows
 from tinker_actors.gateway.jobs.uploads import Upload, Uploads
 from tinker_actors.gateway.refusals import RefusalError
@@ -35,6 +37,24 @@ async def test_a_job_is_submitted_followed_to_its_end_and_tells_how_it_came_ther
         assert (await at.over(job["id"]))["state"] == "succeeded"
         lines = (await at.http.get(f"/jobs/v1/jobs/{job['id']}/transitions")).json()["transitions"]
         assert [line["wanted"] for line in lines] == ["queued", "starting", "running", "succeeded"]
+
+
+async def test_who_follows_a_job_hears_no_more_once_its_key_is_revoked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(jobs.reading, "_LET_IN", 0.0)
+
+    def revoked(_: HTTPConnection) -> Caller:
+        raise RefusalError(401, "revoked", code="invalid_api_key")
+
+    async with desk(tmp_path) as at:
+        job = (await at.submit())["id"]
+        await at.running(job)
+        monkeypatch.setattr(at.gateway, "admit", revoked)  # for requests under way: the gate has its own
+        async with asyncio.timeout(60):
+            for what in ("logs", "metrics"):
+                assert await all_of(at.http, f"/jobs/v1/jobs/{job}/{what}", params={"follow": True}) == ""
+                assert await all_of(at.http, f"/jobs/v1/jobs/{job}/{what}")
+        at.finish(job)
+        await at.over(job)
 
 
 async def test_a_reader_goes_on_from_where_it_was(tmp_path: Path):

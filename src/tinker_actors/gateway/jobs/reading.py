@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Request
 from starlette.responses import StreamingResponse
 
 from tinker_actors.gateway.caller import Caller, CallerOf, needs
 from tinker_actors.gateway.gateway_of import GatewayOf
 from tinker_actors.gateway.jobs.following import Ends, file_bytes, file_rows
 from tinker_actors.gateway.jobs.shared import folder_of, scheduler_of
+from tinker_actors.gateway.refusals import RefusalError
 from tinker_actors.scheduler.run_folder import RunFolder
 
 if TYPE_CHECKING:
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
 router = APIRouter(dependencies=[needs("read", "jobs")])
 
 _LARGEST = 2**53
+_LET_IN = 10.0
+"""Seconds for which who follows a job is let in before its key is looked at again."""
 Start: TypeAlias = Annotated[int, Query(ge=0, le=_LARGEST)]
 Reader: TypeAlias = Callable[[Path, int, Ends | None], AsyncIterator[bytes]]
 
@@ -28,6 +32,7 @@ Reader: TypeAlias = Callable[[Path, int, Ends | None], AsyncIterator[bytes]]
 @router.get("/jobs/{job}/logs", response_class=StreamingResponse)
 async def logs(
     job: str,
+    request: Request,
     caller: CallerOf,
     gateway: GatewayOf,
     offset: Start = 0,
@@ -42,14 +47,14 @@ async def logs(
     path = (await folder_of(gateway, caller, job)).log
     if tail is not None:
         offset = max(0, (path.stat().st_size if path.exists() else 0) - tail)
-    answer = _stream(gateway, job, path, file_bytes, offset, "text/plain; charset=utf-8", follow=follow)
+    answer = _stream(request, job, path, file_bytes, offset, "text/plain; charset=utf-8", follow=follow)
     answer.headers["X-Offset"] = str(offset)
     return answer
 
 
 @router.get("/jobs/{job}/metrics", response_class=StreamingResponse)
 async def metrics(
-    job: str, caller: CallerOf, gateway: GatewayOf, start: Start = 0, follow: bool = False
+    job: str, request: Request, caller: CallerOf, gateway: GatewayOf, start: Start = 0, follow: bool = False
 ) -> StreamingResponse:
     """A job's numbers as JSON Lines: a row for each step and each evaluation.
 
@@ -57,16 +62,16 @@ async def metrics(
     the steps past it again, and their rows come again then.
     """
     run = await _run_of(gateway, caller, job)
-    return _stream(gateway, job, run.metrics, file_rows, start, "application/x-ndjson", follow=follow)
+    return _stream(request, job, run.metrics, file_rows, start, "application/x-ndjson", follow=follow)
 
 
 @router.get("/jobs/{job}/replies", response_class=StreamingResponse)
 async def replies(
-    job: str, caller: CallerOf, gateway: GatewayOf, start: Start = 0, follow: bool = False
+    job: str, request: Request, caller: CallerOf, gateway: GatewayOf, start: Start = 0, follow: bool = False
 ) -> StreamingResponse:
     """What an inference job sampled, as JSON Lines: a row for each prompt; `start` and `follow` as of metrics."""
     run = await _run_of(gateway, caller, job)
-    return _stream(gateway, job, run.replies, file_rows, start, "application/x-ndjson", follow=follow)
+    return _stream(request, job, run.replies, file_rows, start, "application/x-ndjson", follow=follow)
 
 
 async def _run_of(gateway: Gateway, caller: Caller, job: str) -> RunFolder:
@@ -74,13 +79,21 @@ async def _run_of(gateway: Gateway, caller: Caller, job: str) -> RunFolder:
 
 
 def _stream(
-    gateway: Gateway, job: str, path: Path, reader: Reader, start: int, media_type: str, *, follow: bool
+    request: Request, job: str, path: Path, reader: Reader, start: int, media_type: str, *, follow: bool
 ) -> StreamingResponse:
+    gateway: Gateway = request.app.state.gateway
+
     async def body() -> AsyncIterator[bytes]:
+        admitted = time.monotonic()
         ends = Ends(scheduler_of(gateway).wait(job)) if follow else None
         try:
             async for chunk in reader(path, start, ends):
+                if follow and time.monotonic() - admitted >= _LET_IN:
+                    gateway.admit(request)
+                    admitted = time.monotonic()
                 yield chunk
+        except RefusalError:  # the key was revoked meanwhile; the reader hears why when it asks again
+            return
         finally:
             if ends is not None:
                 await ends.close()
