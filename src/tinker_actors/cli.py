@@ -37,7 +37,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     warnings.filterwarnings("ignore", category=FutureWarning, module=r"transformers\.")
     try:
         own, overrides = _split_overrides(sys.argv[1:] if arguments is None else arguments)
-        options = _parser().parse_args(own)
+        try:
+            options = _parser().parse_args(own)
+        except SystemExit as ended:  # after a help text, or the version
+            return int(ended.code or 0)
         return options.call(options, overrides)
     except ActorError:
         raise  # no mistake of the user's: the remote traceback matters
@@ -87,10 +90,11 @@ def _split_overrides(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 
 def _parser() -> argparse.ArgumentParser:
     from tinker_actors.console.gateway_commands import add_jobs, add_serve
+    from tinker_actors.console.parser import Parser
     from tinker_actors.console.policies import add_policies
     from tinker_actors.console.seeing import add_play, add_rollouts
 
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="tinker-actors", description="Agentic reinforcement learning of language models on a mesh of actors."
     )
     parser.add_argument("--version", action="version", version=_version())
