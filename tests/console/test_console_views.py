@@ -14,6 +14,7 @@ from rich.console import Console
 from tinker_actors.console.curve import draw_curve
 from tinker_actors.console.live import LiveView
 from tinker_actors.console.plain import PlainView
+from tinker_actors.console.shown import policy_rows, step_line, step_numbers
 from tinker_actors.scheduler.observer import Phase, RunObserver, RunSummary, SftSummary
 
 METRICS = {"reward": 0.5, "tokens_per_second": 1234.0, "grad_norm": 0.25, "kl": 0.001, "seconds": 0.4}
@@ -173,3 +174,14 @@ def test_a_run_that_answers_prompts_counts_prompts(kind: type[PlainView | LiveVi
     for shown in ("7 prompts in", "going on after prompt 2") if kind is PlainView else ("prompt 3/7",):
         assert shown in text
     assert "step" not in text
+
+
+@pytest.mark.parametrize(
+    ("kl", "shown"), [(1.3e-13, "0"), (-4e-12, "0"), (0.0, "0"), (2.4e-9, "2.4e-09"), (0.0123, "0.012"), (-0.2, "-0.2")]
+)
+def test_a_kl_that_is_rounding_noise_reads_as_nought(kl: float, shown: str):
+    own = {f"policy/{name}/{key}": value for name in ("a", "b") for key, value in {"reward": 0.5, "kl": kl}.items()}
+    metrics = {**METRICS, **own, "kl": kl}
+    assert f"kl {shown}  " in step_line(metrics)
+    assert step_numbers(metrics, [])["kl"] == shown
+    assert [row["kl"] for row in policy_rows(metrics)] == [shown, shown]

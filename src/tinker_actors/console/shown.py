@@ -5,6 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+_NOISE = 1e-10
+"""A KL of less, half the mean square of what log-probs differ by, is float32 rounding: they agree to 1e-5."""
+
 _OUTCOMES = {"win": "won", "draw": "drawn", "loss": "lost"}
 
 
@@ -59,7 +62,7 @@ def curve_title(name: str) -> str:
 def step_line(metrics: Mapping[str, float]) -> str:
     """A step's numbers as a line of a log."""
     name, value = measure(metrics)
-    last = f"kl {metrics['kl']:.2g}" if name == "reward" else f"epoch {metrics['epoch']:.2f}"
+    last = f"kl {_divergence(metrics['kl'])}" if name == "reward" else f"epoch {metrics['epoch']:.2f}"
     own = by_policy(metrics)
     each = ", ".join(f"{policy} {numbers['reward']:.3f}" for policy, numbers in own.items())
     return (
@@ -79,7 +82,7 @@ def evaluation_line(name: str, value: float, metrics: Mapping[str, float]) -> st
 def step_numbers(metrics: Mapping[str, float], evaluations: Sequence[float]) -> dict[str, str]:
     """A step's numbers by their titles, for a table."""
     name, value = measure(metrics)
-    last = ("kl", f"{metrics['kl']:.2g}") if name == "reward" else ("epoch", f"{metrics['epoch']:.2f}")
+    last = ("kl", _divergence(metrics["kl"])) if name == "reward" else ("epoch", f"{metrics['epoch']:.2f}")
     return {
         name: f"{value:.3f}",
         "evaluation": " → ".join(f"{entry:.2f}" for entry in evaluations[-4:]),
@@ -101,10 +104,14 @@ def policy_rows(metrics: Mapping[str, float]) -> list[dict[str, str]]:
             "reward": f"{numbers['reward']:.3f}",
             "games": _shares(numbers) if numbers.get("win") or numbers.get("loss") else "",
             "grad norm": f"{numbers.get('grad_norm', math.nan):.3g}",
-            "kl": f"{numbers['kl']:.2g}",
+            "kl": _divergence(numbers["kl"]),
         }
         for policy, numbers in own.items()
     ]
+
+
+def _divergence(value: float) -> str:
+    return "0" if abs(value) < _NOISE else f"{value:.2g}"
 
 
 def _shares(found: Mapping[str, float]) -> str:
