@@ -78,6 +78,8 @@ class VerifiersEnvironment(LibraryEnvironment):
         await self._stop()
         if not self._tasks:
             self._tasks = list(itertools.islice(self.wrapped.taskset, _ENDLESS))
+        if not self._tasks:
+            raise ConfigError(f"taskset {type(self.wrapped.taskset).__name__} yields no task; at least 1 is needed")
         cut = len(self._tasks) - self._held_back
         if cut <= 0:
             raise ConfigError(

@@ -39,11 +39,12 @@ class SumTask(vf.Task[Sum]):
 
 class SumsConfig(vf.TasksetConfig):
     first: int = 20
+    count: int = 5
 
 
 class Sums(vf.Taskset[SumTask, SumsConfig]):
     def load(self):
-        for b in range(5):
+        for b in range(self.config.count):
             a = self.config.first
             yield SumTask(Sum(prompt=f"{a}+{b}=", system_prompt="Add.", total=a + b), self.config.task)
 
@@ -122,6 +123,12 @@ async def test_no_more_tasks_are_held_back_than_there_are():
         VerifiersEnvironment(source, held_back=-1)
     environment = VerifiersEnvironment(source, held_back=7)
     with pytest.raises(ConfigError, match="option 'held_back' is 7; fewer than the 5 tasks"):
+        await environment.reset(4)
+
+
+async def test_a_taskset_that_is_empty_is_named():
+    environment = load_environment(NAME, taskset={"count": 0})()
+    with pytest.raises(ConfigError, match="taskset Sums yields no task; at least 1 is needed"):
         await environment.reset(4)
 
 
