@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -202,6 +203,23 @@ def test_a_run_that_goes_on_may_replace_its_snapshots_while_the_base_is_loaded(
         monkeypatch.setattr("sys.stdin", nothing)
         assert main(words) == 0
     assert command == "sample" or "policy/3 of" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize("command", ["sample", "play"])
+def test_a_base_model_that_takes_long_to_load_warns_of_nothing(command, count, run, monkeypatch, caplog):
+    loaded = Sampler.on_start
+
+    async def loaded_slowly(sampler: Sampler) -> None:
+        await loaded(sampler)
+        time.sleep(2.0)  # noqa: ASYNC251 - as reading a large model does; a mesh warns of 1 s by default
+
+    monkeypatch.setattr(Sampler, "on_start", loaded_slowly)
+    players = ["--watch", "--against", f"first={run}", "--against", "second=demonstration"]
+    words = ["sample", str(run), "--prompt", "x"] if command == "sample" else ["play", str(count), *players]
+    with open(os.devnull) as nothing:
+        monkeypatch.setattr("sys.stdin", nothing)
+        assert main(words) == 0
+    assert "blocked" not in caplog.text
 
 
 def test_a_runs_policy_plays_by_its_newest_snapshot_with_the_runs_options(count, run, tmp_path):

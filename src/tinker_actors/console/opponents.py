@@ -242,7 +242,8 @@ class Opponents:
 
     async def _running(self) -> Mesh:
         if self._mesh is None:
-            self._mesh = await self._stack.enter_async_context(Mesh())
+            # a model is loaded on its loop, for which nobody else waits
+            self._mesh = await self._stack.enter_async_context(Mesh(blocked_loop=None))
         return self._mesh
 
 

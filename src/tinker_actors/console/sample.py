@@ -55,7 +55,8 @@ async def _talk(options: argparse.Namespace, params: SamplingParams, images: Seq
     snapshot = _snapshot(folder, config, options.snapshot)
     renderer = load_renderer(load_tokenizer(config.model.name), config.model.chat_template)
     console = Console()
-    async with Mesh() as mesh:
+    # a model is loaded on its loop, for which nobody else waits
+    async with Mesh(blocked_loop=None) as mesh:
         sampler = await _sampler(mesh, folder, config, snapshot)
         # a run that goes on may have put another in its place while the base model was loaded
         snapshot = _snapshot(folder, config, options.snapshot)
