@@ -365,3 +365,19 @@ async def test_what_failed_in_groups_that_the_filter_dropped_is_counted_and_name
     with pytest.raises(RunError, match="all 4 episodes of a round failed: e: no such move"):
         await keep_one(worker)
     assert len(worker.tasks) == 2
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("blocked_seconds", 0.0),
+        ("blocked_seconds", -1.0),
+        ("blocked_seconds", float("nan")),
+        ("blocked_seconds", float("inf")),
+        ("silence_seconds", 0.0),
+        ("respawn_seconds", -2.0),
+    ],
+)
+def test_retries_that_wait_for_no_length_of_time_are_refused(field, value):
+    with pytest.raises(ConfigError, match=f"^{field} is {value}; a positive number of seconds is needed$"):
+        Retries(**{field: value})

@@ -37,11 +37,16 @@ class EpisodeLimits:
             raise ConfigError(f"max_turns is {self.max_turns}; at least 1 is needed")
         for name in ("turn_seconds", "episode_seconds", "close_seconds"):
             if (value := getattr(self, name)) is not None:
-                _check_seconds(name, value)
+                check_seconds(name, value)
         for seat, value in self.seat_seconds.items():
-            _check_seconds(f"seat_seconds[{seat!r}]", value)
+            check_seconds(f"seat_seconds[{seat!r}]", value)
 
 
-def _check_seconds(name: str, value: float) -> None:
+def check_seconds(name: str, value: float) -> None:
+    """Refuse what is no length of time to wait.
+
+    Raises:
+        ConfigError: Names the field and the value.
+    """
     if not (math.isfinite(value) and value > 0):
         raise ConfigError(f"{name} is {value}; a positive number of seconds is needed")

@@ -17,6 +17,7 @@ from tinker_actors.actors import (
     UnroutableError,
 )
 from tinker_actors.coordinator import failed_episode
+from tinker_actors.coordinator.limits import check_seconds
 from tinker_actors.data import Episode, Group
 from tinker_actors.errors import ConfigError, RunError
 from tinker_actors.rollouts.ledger import Ledger
@@ -58,6 +59,9 @@ class Retries:
             raise ConfigError(
                 f"attempts is {self.attempts} and failed is {self.failed}; at least 1 and at least 0 are needed"
             )
+        for name in ("silence_seconds", "respawn_seconds", "blocked_seconds"):
+            if (value := getattr(self, name)) is not None:
+                check_seconds(name, value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
