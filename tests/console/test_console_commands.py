@@ -327,6 +327,24 @@ def test_an_environment_that_raises_ends_the_run_with_the_cause(start: Callable[
     assert "KeyError: 'grader'" in process.output
 
 
+@pytest.mark.parametrize("workers", ["0", "1"])
+def test_the_log_of_a_run_has_the_traceback_of_an_environment_that_raises_once(
+    workers: str, start: Callable[..., Process], tmp_path: Path
+):
+    raising = OWN.replace("return Step(", "self.grade() or Step(")
+    (tmp_path / "bad.py").write_text(f"{raising}\n    def grade(self):\n        raise KeyError('grader')\n")
+    process = start(
+        *("run", "bad.py", "--plain", "--output", "out", "--rollouts.workers", workers),
+        *("--warmup.method", "none", "--evaluation.episodes", "4"),
+    )
+    assert process.end() == 2, process.output
+    assert "out/run.log has the tracebacks" in process.lines[-1]
+    log = (tmp_path / "out/run.log").read_text()
+    assert log.count("Traceback (most recent call last):") == 1
+    assert 'bad.py", line ' in log
+    assert "in grade\n    raise KeyError('grader')\nKeyError: 'grader'\n" in log
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -67,6 +67,6 @@ def episode_protocol(
     return EpisodeProtocol(live, agents, task=task, id=id, limits=limits, clock=clock or EpisodeClock())
 
 
-def failed_episode(*, task: Task, id: str, error: str) -> Episode:
+def failed_episode(*, task: Task, id: str, error: str, traceback: str | None = None) -> Episode:
     """An episode that failed before its first turn."""
-    return Episode(id=id, task=task, end=EpisodeEnd.FAILED, trajectories=(), error=error)
+    return Episode(id=id, task=task, end=EpisodeEnd.FAILED, trajectories=(), error=error, traceback=traceback)

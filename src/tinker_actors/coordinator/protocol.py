@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, cast
 
 from tinker_actors.actors.cancelled import is_cancelled
+from tinker_actors.actors.failures import text_of
 from tinker_actors.coordinator.barrier import Barrier, SeatFailedError, as_answer
 from tinker_actors.coordinator.clock import EpisodeClock
 from tinker_actors.coordinator.described import describe_error
@@ -107,6 +108,7 @@ class EpisodeProtocol:
         self._forfeited: tuple[str, ...] = ()
         self._task: asyncio.Task[object] | None = None
         self._stopped: str | None = None
+        self._traceback: str | None = None
 
     @property
     def state(self) -> EpisodeState:
@@ -147,7 +149,7 @@ class EpisodeProtocol:
                 await self._close(episode)
             finally:
                 self._stage = Stage.ENDED
-        return episode
+        return episode if episode.traceback == self._traceback else replace(episode, traceback=self._traceback)
 
     async def _play(self) -> EpisodeEnd:
         live, clock, scores, barrier = self._live, self._clock, self._scores, self._barrier
@@ -210,7 +212,8 @@ class EpisodeProtocol:
             where = "reset"
         cause = self._deadline(blamed) if late else describe_error(error)
         line = f"{self._about.environment}: {where}: {cause}"
-        logger.info("episode %s failed: %s", self._id, line, exc_info=None if late else error)
+        logger.info("episode %s failed: %s", self._id, line)
+        self._traceback = None if late else text_of(error)
         return _Failure(line=line, seats=blamed)
 
     def _blame_seats(self, error: BaseException, late: bool) -> tuple[str, tuple[str, ...], BaseException, bool]:
@@ -262,6 +265,7 @@ class EpisodeProtocol:
             trajectories=self._scores.trajectories(self._agents, end, self._forfeited),
             error=error,
             metrics=self._metrics,
+            traceback=self._traceback,
         )
 
     async def _close(self, episode: Episode) -> None:
@@ -281,8 +285,10 @@ class EpisodeProtocol:
             logger.warning("%s: %s of episode %s: %s", self._about.environment, what, self._id, self._gave_up(error))
 
     def _gave_up(self, error: BaseException) -> str:
+        """Why what ends an episode isn't done, in words; the traceback is kept, unless there is one of a failure."""
         if isinstance(error, TimeoutError):
             return f"not done in {self._limits.close_seconds:g} s"
+        self._traceback = self._traceback or text_of(error)
         return describe_error(error)
 
 

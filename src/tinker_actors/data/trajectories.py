@@ -126,6 +126,9 @@ class Episode:
         trajectories: One per seat that took part; may be partial if the episode failed.
         error: For a failed or forfeited episode, one line that says what raised and where.
         metrics: Named numbers that the environment reported.
+        traceback: Of what user code raised first, the closing of an episode that hasn't failed included, with its
+            causes; the middle is cut from one of more than 32,000 characters. A rollout worker leaves it out where it
+            has told of the same lines of code before.
     """
 
     id: str
@@ -134,6 +137,7 @@ class Episode:
     trajectories: tuple[Trajectory, ...]
     error: str | None = None
     metrics: Mapping[str, float] = field(default_factory=dict[str, float])
+    traceback: str | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         seats = [trajectory.seat for trajectory in self.trajectories]

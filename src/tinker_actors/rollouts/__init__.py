@@ -7,15 +7,8 @@ from typing import TYPE_CHECKING
 from tinker_actors.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from tinker_actors.rollouts.collecting import (
-        Collected,
-        CollectEvent,
-        EpisodesDone,
-        Retries,
-        WorkerBlocked,
-        WorkerLost,
-        collect,
-    )
+    from tinker_actors.rollouts.collecting import Collected, Retries, collect
+    from tinker_actors.rollouts.events import CollectEvent, EpisodeRaised, EpisodesDone, WorkerBlocked, WorkerLost
     from tinker_actors.rollouts.filtering import collect_kept, rewards_vary
     from tinker_actors.rollouts.ledger import Ledger
     from tinker_actors.rollouts.lockstep import EpisodeSampler, Gate, cohorts_of
@@ -38,12 +31,13 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Collected": "collecting",
-    "CollectEvent": "collecting",
-    "EpisodesDone": "collecting",
     "Retries": "collecting",
-    "WorkerBlocked": "collecting",
-    "WorkerLost": "collecting",
     "collect": "collecting",
+    "CollectEvent": "events",
+    "EpisodeRaised": "events",
+    "EpisodesDone": "events",
+    "WorkerBlocked": "events",
+    "WorkerLost": "events",
     "collect_kept": "filtering",
     "rewards_vary": "filtering",
     "Ledger": "ledger",
@@ -82,6 +76,7 @@ __all__ = [
     "CollectEvent",
     "Collected",
     "DemonstrationSeat",
+    "EpisodeRaised",
     "EpisodeSampler",
     "EpisodesDone",
     "Gate",

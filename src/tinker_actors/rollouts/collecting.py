@@ -20,6 +20,7 @@ from tinker_actors.coordinator import failed_episode
 from tinker_actors.coordinator.limits import check_seconds
 from tinker_actors.data import Episode, Group
 from tinker_actors.errors import ConfigError, RunError
+from tinker_actors.rollouts.events import CollectEvent, EpisodeRaised, EpisodesDone, WorkerBlocked, WorkerLost
 from tinker_actors.rollouts.ledger import Ledger
 from tinker_actors.rollouts.lockstep import cohorts_of
 from tinker_actors.rollouts.plans import Assignment, Rollout, RolloutPlan
@@ -62,52 +63,6 @@ class Retries:
         for name in ("silence_seconds", "respawn_seconds", "blocked_seconds"):
             if (value := getattr(self, name)) is not None:
                 check_seconds(name, value)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EpisodesDone:
-    """Episodes came in.
-
-    Attributes:
-        episodes: The new ones.
-        done: How many rollouts have a result now.
-        total: How many were planned.
-    """
-
-    episodes: tuple[Episode, ...]
-    done: int
-    total: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerLost:
-    """A worker died or fell silent.
-
-    Attributes:
-        worker: Its name.
-        cause: One line.
-        unfinished: How many of its rollouts are tried again.
-    """
-
-    worker: str
-    cause: str
-    unfinished: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerBlocked:
-    """A worker's event loop doesn't turn. It keeps its rollouts.
-
-    Attributes:
-        worker: Its name.
-        seconds: For which it has not answered.
-    """
-
-    worker: str
-    seconds: float
-
-
-CollectEvent = EpisodesDone | WorkerLost | WorkerBlocked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -331,6 +286,8 @@ class _Collection:
     def _take(self, episodes: Sequence[Episode]) -> None:
         fresh: list[Episode] = []
         for episode in episodes:
+            if episode.traceback is not None:
+                self._on_event(EpisodeRaised(episode=episode.id, error=episode.error, traceback=episode.traceback))
             tries = self._failed_tries.get(episode.id, 0)
             if episode.end.is_error and tries < self._retries.failed and episode.id in self._by_id:
                 self._failed_tries[episode.id] = tries + 1

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
 
 from tinker_actors.actors import Actor, concurrent
+from tinker_actors.actors.failures import text_of
 from tinker_actors.coordinator import (
     EpisodeClock,
     EpisodeProtocol,
@@ -25,6 +26,7 @@ from tinker_actors.rollouts.lockstep import EpisodeSampler
 from tinker_actors.rollouts.plans import Assignment, Rollout
 from tinker_actors.rollouts.pools import EnvironmentPool, HostedEnvironment
 from tinker_actors.rollouts.seats import PolicySeat, agent_for
+from tinker_actors.rollouts.tracebacks import Tracebacks
 
 FLUSH = 0.01
 """Seconds for which finished episodes wait for others, to share a message."""
@@ -61,6 +63,7 @@ class RolloutWorker(Actor):
         self._chat_template = chat_template
         self._slots = asyncio.Semaphore(max_concurrency)
         self._playing: dict[str, EpisodeProtocol] = {}
+        self._tracebacks = Tracebacks()
         self._isolation: Isolation | None = isolation
         self._nodes = tuple(environment_nodes)
 
@@ -133,9 +136,15 @@ class RolloutWorker(Actor):
         # What the protocol doesn't make data of is a fault of the assignment or of ours: it goes to whoever asked.
         try:
             async with self._slots:
-                ended.put_nowait(await self._episode(rollout, assignment))
+                ended.put_nowait(self._shortened(await self._episode(rollout, assignment)))
         except Exception as error:  # handed to whoever asked for the assignment
             ended.put_nowait(error)
+
+    def _shortened(self, episode: Episode) -> Episode:
+        """The episode without its traceback, if another one has told of the same error."""
+        if episode.traceback is None or self._tracebacks.is_new(episode.traceback):
+            return episode
+        return replace(episode, traceback=None)
 
     async def _episode(self, rollout: Rollout, assignment: Assignment) -> Episode:
         # The boundary to the environment's constructor, which is user code too.
@@ -143,7 +152,7 @@ class RolloutWorker(Actor):
             live = await self._environment(rollout, assignment)
         except Exception as error:  # user code: a failed episode is data
             line = f"{rollout.task.environment}: constructor: {describe_error(error)}"
-            return failed_episode(task=rollout.task, id=rollout.id, error=line)
+            return failed_episode(task=rollout.task, id=rollout.id, error=line, traceback=text_of(error))
         seats, sampler, clock = assignment.line_ups[rollout.line_up], None, EpisodeClock()
         if assignment.gate is not None:
             sampler = EpisodeSampler(assignment.gate, rollout.cohort, rollout.id, clock)

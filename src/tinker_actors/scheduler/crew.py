@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from tinker_actors.actors import Mesh, Restarted, RestartPolicy
@@ -15,6 +16,7 @@ from tinker_actors.policies import PolicyRegistry, Snapshot
 from tinker_actors.rollouts import (
     Collected,
     CollectEvent,
+    EpisodeRaised,
     EpisodesDone,
     Gate,
     LineUp,
@@ -28,6 +30,7 @@ from tinker_actors.rollouts import (
     collect_kept,
     plan_groups,
 )
+from tinker_actors.rollouts.tracebacks import Tracebacks
 from tinker_actors.sampling.backends import ServesSnapshots
 from tinker_actors.scheduler.checks import pool_size
 from tinker_actors.scheduler.config import RunConfig
@@ -35,6 +38,8 @@ from tinker_actors.scheduler.observer import RunObserver
 from tinker_actors.scheduler.run_folder import RunFolder
 from tinker_actors.scheduler.training_place import spawn_trainer
 from tinker_actors.training import TrainsPolicies
+
+logger = logging.getLogger(__name__)
 
 # an environment that kills its process every few seconds is broken; one that a person killed is not
 WORKER_RESTARTS = RestartPolicy.on_failure(max_restarts=20, within=60.0)
@@ -86,6 +91,7 @@ class Crew:
     validators: tuple[RolloutWorker, ...]
     registry: PolicyRegistry
     gate: Gate
+    tracebacks: Tracebacks = field(default_factory=Tracebacks)
 
     @classmethod
     async def assemble(
@@ -271,6 +277,10 @@ class Crew:
                 self.gate.tell.leave(cohort_of[episode.id], episode.id)
             if shown():
                 self.observer.progress(event.done, event.total)
+        elif isinstance(event, EpisodeRaised):
+            if self.tracebacks.is_new(event.traceback):
+                what = f"failed: {event.error}" if event.error else "is over, but its end raised"
+                logger.warning("episode %s %s\n%s", event.episode, what, event.traceback.rstrip())
         elif isinstance(event, WorkerBlocked):
             self.observer.note(
                 f"{event.worker} has not answered for {event.seconds:g} s: something blocks its event loop, as plain "

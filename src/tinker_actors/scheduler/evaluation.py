@@ -56,7 +56,8 @@ async def evaluate(crew: Crew, casting: Casting, version: Version, *, step: int)
     )
     valid = [episode for episode in collected.episodes if not episode.end.is_error]
     if not valid:
-        raise RunError(f"all {settings.episodes} evaluation episodes failed: {collected.failures[0].error}")
+        line = f"all {settings.episodes} evaluation episodes failed: {collected.failures[0].error}"
+        raise RunError(f"{line}; {crew.folder.log} has the tracebacks" if crew.tracebacks else line)
     numbers = rollout_metrics(collected.groups)
     policies = list(crew.config.policies)
     seats = {name: value for name, value in numbers.items() if name.startswith("reward/")}
