@@ -13,8 +13,9 @@ import os
 import sys
 import warnings
 from collections.abc import Sequence
+from difflib import get_close_matches
 
-from tinker_actors.errors import FULL_DISK, ActorError, TinkerActorsError
+from tinker_actors.errors import FULL_DISK, ActorError, ConfigError, TinkerActorsError
 
 _REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG)
 """What a system says of a path that a user gave, and of a disk: no mistake of the program's."""
@@ -68,7 +69,11 @@ def _print_error(text: str) -> None:
 
 
 def _split_overrides(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """What argparse knows, and the configuration keys of `run` and `submit`, wherever they stand on the line."""
+    """What argparse knows, and the configuration keys of `run` and `submit`, wherever they stand on the line.
+
+    Raises:
+        ConfigError: A key is one of argparse's options, misspelled.
+    """
     from tinker_actors.console.gateway_commands import SUBMIT_FLAGS
 
     # of commands that take the keys of a configuration as options: their own, and how many values each has
@@ -81,6 +86,8 @@ def _split_overrides(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     rest = iter(arguments)
     for argument in rest:
         name, equals, _ = argument.partition("=")
+        if argument.startswith("--") and name not in known and (close := get_close_matches(name, known, 1, 0.8)):
+            raise ConfigError(f"argument {argument!r} is not understood; did you mean {close[0]}?")
         target = own if not argument.startswith("--") or name in known else overrides
         target.append(argument)
         if argument.startswith("--") and not equals and known.get(name, 1) and (value := next(rest, None)) is not None:

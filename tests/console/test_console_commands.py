@@ -354,6 +354,11 @@ def test_the_log_of_a_run_has_the_traceback_of_an_environment_that_raises_once(
         (["run", "{config}", "--environment.options.hihg", "3"], "hihg"),
         (["run", "{config}", "--output", "{config}/below"], "can't be written"),
         (["run", "{config}", "--model.name", "tiny-lama", "--output", "{tmp}/new"], "tiny-llama"),
+        (["run", "{config}", "--resum"], "argument '--resum' is not understood; did you mean --resume?"),
+        (["run", "--plian", "{config}"], "argument '--plian' is not understood; did you mean --plain?"),
+        (["run", "{tmp}/raises.py"], "raises.py can't be imported: line 1, RuntimeError: first second"),
+        (["play", "{tmp}/raises.py"], "raises.py can't be imported: line 1, RuntimeError: first second"),
+        (["run", ""], "TARGET is empty"),
         (["run", "{tmp}/absent.toml"], "no such file"),
         (["run", "{tmp}"], "is a folder"),
         (["run", "{tmp}", "--resume"], "is not a run folder"),
@@ -372,11 +377,25 @@ def test_the_log_of_a_run_has_the_traceback_of_an_environment_that_raises_once(
         (["models", "fetch", "gpt-9"], "can't be fetched"),
         (["keys", "mesh", "{config}", "head"], "File exists"),
         (["ps", "--rows", "0"], "--rows is 0; at least 1 is needed"),
+        (["top", "--count", "0"], "--count is 0; at least 1 is needed"),
+        (["top", "--interval", "nan"], "--interval is nan; a positive number of seconds is needed"),
+        (
+            ["node", "--join", "tcp://127.0.0.1:1", "--import", "raises"],
+            "can't be imported: RuntimeError: first second",
+        ),
+        (["node", "--join", "tcp://127.0.0.1:1", "--import", ""], "--import '' can't be imported: "),
     ],
 )
 def test_what_can_not_work_is_one_line_and_exit_code_2(
-    arguments: list[str], message: str, config: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    arguments: list[str],
+    message: str,
+    config: str,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ):
+    (tmp_path / "raises.py").write_text("raise RuntimeError('first\\n  second')")
+    monkeypatch.syspath_prepend(tmp_path)
     code = main([argument.format(config=config, tmp=tmp_path) for argument in arguments])
     output, errors = capfd.readouterr()
     assert code == 2

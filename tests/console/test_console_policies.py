@@ -133,7 +133,9 @@ def test_what_is_over_a_bound_is_deleted_of_the_policies_and_kinds_named(engine,
         (["export", "{root}", "p", "{tmp}"], "exists already"),
         (["export", "{root}", "p/weights/final", "{tmp}/x"], "--merged"),
         (["diff", "{root}", "p", "p/weights/final"], "not training checkpoints"),
+        (["show", "{root}", "p/sampler_weights/x/1"], "'p/sampler_weights/x/1' is no handle; POLICY, POLICY/NUMBER or"),
         (["ls", "nothing://x"], "can't be used"),
+        (["ls", "ftp://127.0.0.1:1"], "the store ftp://127.0.0.1:1 can't be reached: "),
     ],
 )
 def test_what_cannot_work_is_one_line(engine, capfd, tmp_path, arguments, message):

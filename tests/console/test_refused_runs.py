@@ -60,9 +60,10 @@ def test_a_run_that_its_data_refuse_leaves_nothing(
     assert not there or not list(output.iterdir())
 
 
-def test_a_damaged_state_is_named_and_stays(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
+@pytest.mark.parametrize(("written", "told"), [('{"step":', "not valid JSON"), ("[1]", "no state"), ("{}", "no state")])
+def test_a_damaged_state_is_named_and_stays(written: str, told: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]):
     folder = RunFolder.create(load_config(None, ["--environment.name", "bandit", "--output", str(tmp_path / "run")]))
-    folder.state.write_text('{"step":')
+    folder.state.write_text(written)
     assert main(["run", str(folder.root), "--resume", "--plain"]) == 2
-    assert f"{folder.state}: not valid JSON" in capfd.readouterr().err
-    assert folder.state.read_text() == '{"step":'
+    assert f"{folder.state}: {told}" in capfd.readouterr().err
+    assert folder.state.read_text() == written

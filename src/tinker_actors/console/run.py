@@ -102,6 +102,8 @@ def _checked(target: str, overrides: Sequence[str]) -> JobConfig:
 
 
 def _config_of(target: str, overrides: Sequence[str]) -> JobConfig:
+    if not target:
+        raise ConfigError("TARGET is empty; CONFIG.toml or an environment is needed, or with --resume a run folder")
     path = Path(target)
     if path.suffix == ".toml":
         return load_config(path, overrides)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import cast
 
+from tinker_actors.errors import PolicyError
 from tinker_actors.policies import Handle, HandleKind, Snapshot, SnapshotStore
 
 
@@ -17,6 +18,8 @@ def find_snapshot(store: SnapshotStore, text: str) -> Snapshot:
     if "://" in text:
         return store.get(text)
     policy, *rest = text.split("/")
+    if len(rest) > 2:
+        raise PolicyError(f"{text!r} is no handle; POLICY, POLICY/NUMBER or POLICY/weights/NAME is needed")
     if not rest:
         return store.latest(policy)
     kind = cast(HandleKind, rest[0]) if len(rest) == 2 else "sampler_weights"

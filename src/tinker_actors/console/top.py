@@ -10,7 +10,9 @@ from rich.live import Live
 from rich.panel import Panel
 
 from tinker_actors.actors.attach import choose, fetch
+from tinker_actors.console.bounds import check_number
 from tinker_actors.console.mesh_tables import draw_mesh, headline
+from tinker_actors.coordinator.limits import check_seconds
 from tinker_actors.errors import RunError
 
 _AROUND = 10  # lines of the screen that are not actors, besides one a node
@@ -21,9 +23,10 @@ def watch_actors(which: str | None, *, interval: float, sort: str, count: int | 
 
     Raises:
         RunError: there is no such mesh.
+        ConfigError: an option is out of bounds.
     """
-    if interval <= 0:
-        raise RunError(f"--interval is in seconds and must be above 0, got {interval:g}")
+    check_seconds("--interval", interval)
+    check_number("--count", count, least=1)
     mesh = choose(which)
     console = Console()
     drawn = 0

@@ -188,7 +188,7 @@ def _described(error: Exception, file: Path | None) -> str:
             line = f"line {traceback.tb_lineno}, "
         traceback = traceback.tb_next
     text = error.msg if isinstance(error, SyntaxError) else str(error)
-    return f"{line}{type(error).__name__}: {text}"
+    return f"{line}{type(error).__name__}: {' '.join(text.split())}"
 
 
 def _class(module: ModuleType, name: str, where: str) -> type[Environment]:

@@ -43,6 +43,8 @@ class RemotePlace:
             raise ConfigError(f"the store {url} needs a package that is not installed{hint}: {error}") from error
         except ValueError as error:
             raise ConfigError(f"the store {url} can't be used: {error}") from error
+        except OSError as error:  # some connect at once
+            raise StoreError(f"the store {url} can't be reached: {error}") from error
         self._fs: Any = found[0]
         self._base = str(found[1])
         protocols = self._fs.protocol

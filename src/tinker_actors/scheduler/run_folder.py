@@ -7,12 +7,12 @@ import fcntl
 import json
 import os
 import shutil
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import tomli_w
 
@@ -21,6 +21,8 @@ from tinker_actors.policies.local_place import base_beside
 from tinker_actors.scheduler.loading import JobConfig, load_config
 from tinker_actors.scheduler.versions import Version
 from tinker_actors.telemetry import keep_records
+
+State = TypeVar("State")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,12 +230,28 @@ class RunFolder:
         Raises:
             RunError: The file is damaged.
         """
-        if (data := self.saved_state()) is None:
-            return None
+        return self.restored(self._run_state)
+
+    def _run_state(self, data: dict[str, Any]) -> RunState:
         data["base_model"] = base_beside(self.policies.resolve(), data["base_model"])
         policies = {name: PolicyState(**plain) for name, plain in data.pop("policies").items()}
         versions = tuple(Version.of(plain) for plain in data.pop("versions"))
         return RunState(**data, policies=policies, versions=versions)
+
+    def restored(self, make: Callable[[dict[str, Any]], State]) -> State | None:
+        """What `make` makes of what was saved, or None if nothing was.
+
+        Raises:
+            RunError: The file is damaged, or of a run of another kind.
+        """
+        if (data := self.saved_state()) is None:
+            return None
+        try:
+            return make(data)
+        except (AttributeError, KeyError, TypeError) as error:
+            raise RunError(
+                f"{self.state}: no state that such a run goes on from ({type(error).__name__}: {error})"
+            ) from error
 
     def save_state(self, state: RunState) -> None:
         """Record where the run stands; atomic."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from tinker_actors.scheduler.run_folder import RunFolder, write_atomically
 from tinker_actors.scheduler.sft_plan import Cursor
@@ -52,9 +53,11 @@ class SftState:
 
 
 def load_sft_state(folder: RunFolder) -> SftState | None:
-    """Where a run stands, or None if it has saved nothing yet."""
-    if (data := folder.saved_state()) is None:
-        return None
+    """Where a run stands, or None if it has saved nothing yet; errors as of `RunFolder.restored`."""
+    return folder.restored(_state)
+
+
+def _state(data: dict[str, Any]) -> SftState:
     cursor, best = Cursor(**data.pop("cursor")), data.pop("best")
     return SftState(**data, cursor=cursor, best=Best(**best) if best else None)
 
