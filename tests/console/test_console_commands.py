@@ -377,6 +377,7 @@ def test_the_log_of_a_run_has_the_traceback_of_an_environment_that_raises_once(
         (["models", "fetch", "gpt-9"], "can't be fetched"),
         (["keys", "mesh", "{config}", "head"], "File exists"),
         (["ps", "--rows", "0"], "--rows is 0; at least 1 is needed"),
+        (["jobs", "--url", "http://127.0.0.1:port"], "URL is 'http://127.0.0.1:port': Invalid port: 'port'"),
         (["top", "--count", "0"], "--count is 0; at least 1 is needed"),
         (["top", "--interval", "nan"], "--interval is nan; a positive number of seconds is needed"),
         (
@@ -402,6 +403,18 @@ def test_what_can_not_work_is_one_line_and_exit_code_2(
     assert message in errors
     assert errors.count("\n") == 1
     assert "Traceback" not in output + errors
+
+
+def test_a_key_that_no_header_holds_is_refused_unseen(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+):
+    monkeypatch.setenv("TINKER_ACTORS_API_KEY", "tml-ünïque")
+    assert main(["jobs", "--url", "http://127.0.0.1:1"]) == 2
+    told = capfd.readouterr().err
+    assert (
+        told
+        == "tinker-actors: $TINKER_ACTORS_API_KEY holds characters that no key has; as `keys add` shows it is right\n"
+    )
 
 
 def test_environments_and_models_are_listed(capfd: pytest.CaptureFixture[str]):

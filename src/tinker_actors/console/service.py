@@ -30,7 +30,7 @@ class Service:
             `$TINKER_ACTORS_API_KEY`.
 
     Raises:
-        ConfigError: That is no URL.
+        ConfigError: That is no URL, or the key can't be one.
     """
 
     def __init__(self, url: str | None = None) -> None:
@@ -38,8 +38,13 @@ class Service:
         if not self.url.startswith(("http://", "https://")):
             raise ConfigError(f"the gateway's URL is {self.url!r}; http://HOST:PORT is needed")
         key = os.environ.get(KEY_VARIABLE, "").strip()
+        if not key.isascii():
+            raise ConfigError(f"${KEY_VARIABLE} holds characters that no key has; as `keys add` shows it is right")
         headers = {"X-API-Key": key} if key else {}
-        self._http = httpx.Client(base_url=self.url, headers=headers, timeout=_TIMEOUT)
+        try:
+            self._http = httpx.Client(base_url=self.url, headers=headers, timeout=_TIMEOUT)
+        except httpx.InvalidURL as error:
+            raise ConfigError(f"the gateway's URL is {self.url!r}: {error}; http://HOST:PORT is needed") from None
 
     def __enter__(self) -> Self:
         return self
