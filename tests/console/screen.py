@@ -33,7 +33,7 @@ class Screen:
         """What is written until `text` is."""
         seen = b""
         while text.encode() not in seen:
-            ready, _, _ = select.select([self._controller], [], [], 30)
+            ready, _, _ = select.select([self._controller], [], [], 100)
             assert ready, f"{text!r} did not come in {seen.decode()}"
             seen += os.read(self._controller, 65536)
         return seen.decode()

@@ -222,6 +222,16 @@ def test_a_base_model_that_takes_long_to_load_warns_of_nothing(command, count, r
     assert "blocked" not in caplog.text
 
 
+@pytest.mark.parametrize(("key", "code"), [("\x03", 130), ("\x04", 0)])
+def test_a_conversation_ends_by_ctrl_c_and_ctrl_d_while_a_line_is_waited_for(key, code, run):
+    screen = Screen("sample", run, "--max-tokens", "2")
+    screen.until("> ")
+    screen.press("hello\n")
+    screen.until("\n> ")
+    screen.press(key)
+    assert screen.end() == code
+
+
 def test_a_runs_policy_plays_by_its_newest_snapshot_with_the_runs_options(count, run, tmp_path):
     done = play(count, "--against", str(run), typed="1\n3\n3\n", cwd=tmp_path)
     assert done.returncode == 0, done.stderr

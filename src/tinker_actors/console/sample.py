@@ -15,6 +15,7 @@ from tinker_actors.actors import Mesh
 from tinker_actors.console.stored import find_snapshot
 from tinker_actors.data import Image, Message, derive_seed
 from tinker_actors.environments import PolicyAgent, PolicySeat
+from tinker_actors.environments.person import Lines
 from tinker_actors.errors import ConfigError, DataError, UnknownPolicyError
 from tinker_actors.models import load_renderer, load_tokenizer
 from tinker_actors.policies import Snapshot, SnapshotStore
@@ -73,8 +74,9 @@ async def _talk(options: argparse.Namespace, params: SamplingParams, images: Seq
             for action in await asyncio.gather(*(agent.act(messages) for agent in agents)):
                 console.print(Text(action.text), soft_wrap=True)
             return
-        while line := await asyncio.to_thread(_read_line):
-            action = await agents[0].act([*opening, Message(role="user", content=line.rstrip("\n"))])
+        lines = Lines(sys.stdin.fileno())
+        while (line := await _next(lines)) is not None:
+            action = await agents[0].act([*opening, Message(role="user", content=line)])
             opening = []
             console.print(Text(action.text), soft_wrap=True)
 
@@ -105,8 +107,8 @@ def _image(path: str) -> Image:
         raise ConfigError(f"--image {path} can't be read: {error}") from error
 
 
-def _read_line() -> str:
+async def _next(lines: Lines) -> str | None:
     if sys.stdin.isatty():
         sys.stderr.write("> ")
         sys.stderr.flush()
-    return sys.stdin.readline()
+    return await lines.next()
