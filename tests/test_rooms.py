@@ -13,7 +13,7 @@ FLOORS = (
     ("training", "sampling", "environments", "coordinator"),
     ("algorithms", "rollouts", "services"),
     ("scheduler",),
-    ("gateway", "cli", "console", "client"),
+    ("gateway", "cli", "console", "client", "__main__"),
 )
 FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 KNOWS_NOTHING_OF = {
