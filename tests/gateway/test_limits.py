@@ -23,6 +23,7 @@ from tinker_actors.gateway.admission import Admission
 from tinker_actors.gateway.bodies import json_depth
 from tinker_actors.gateway.gate import Gate
 from tinker_actors.gateway.limits import Buckets, Limiter, Limits
+from tinker_actors.gateway.tinker.prompts import MOST_PARTS, Prompt
 from tinker_actors.gateway.wire import HEAD_BYTES, GuardedProtocol
 
 
@@ -191,8 +192,15 @@ async def test_integers_have_64_bits(number: str, taken: bool):
     async with asking(application(Limits())) as client:
         for body in (number, f"[0,{number}]", f'{{"a\\"": {number}}}'):
             answer = await client.post("/", content=body, headers=json_kind)
-            assert answer.status_code == (200 if taken else 400), body
+            assert answer.status_code == (200 if taken else 422), body
             assert taken or number[:20] in answer.json()["detail"]
+
+
+def test_a_prompt_has_so_many_parts():
+    part = {"type": "encoded_text", "tokens": []}
+    assert len(Prompt.model_validate({"chunks": [part] * MOST_PARTS}).chunks) == MOST_PARTS
+    with pytest.raises(ValidationError, match=f"at most {MOST_PARTS} items"):
+        Prompt.model_validate({"chunks": [part] * (MOST_PARTS + 1)})
 
 
 _VALUES = st.recursive(

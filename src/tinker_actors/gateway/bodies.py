@@ -99,7 +99,7 @@ def check_json(body: bytes) -> None:
     integers beyond 64 bits, which nothing behind can write down again.
 
     Raises:
-        RefusalError: 400; says where it stops being JSON, or which integer is too large.
+        RefusalError: 400; says where it stops being JSON. 422; says which integer is too large.
     """
     if not body:  # for the route to say what it lacks
         return
@@ -113,7 +113,7 @@ def check_json(body: bytes) -> None:
         digits = found[0].decode()
         if len(digits) > 20 or not _SMALLEST <= int(digits) <= _LARGEST:
             detail = f"the body has the integer {digits[:40]}; {_SMALLEST} to {_LARGEST} are taken"
-            raise RefusalError(400, detail, code="invalid_json")
+            raise RefusalError(422, detail, code="invalid_request")
 
 
 def json_depth(body: bytes, enough: int = 0) -> int:

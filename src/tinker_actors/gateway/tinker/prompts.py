@@ -16,6 +16,9 @@ from tinker_actors.gateway.tinker.shared import Body, Small
 from tinker_actors.models import load_tokenizer
 from tinker_actors.models.images import ImageRule
 
+MOST_PARTS = 4096
+"""Of a prompt; those that hold nothing take room and time as others do."""
+
 
 class TextPart(Body):
     """Tokens."""
@@ -51,7 +54,7 @@ Part: TypeAlias = Annotated[TextPart | ImagePart | AssetPart | AudioPart, Field(
 class Prompt(Body):
     """A prompt's parts in order."""
 
-    chunks: list[Part]
+    chunks: Annotated[list[Part], Field(max_length=MOST_PARTS)]
 
     @property
     def has_images(self) -> bool:
