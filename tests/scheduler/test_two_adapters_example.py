@@ -49,7 +49,7 @@ def test_the_configuration_has_a_policy_for_each_seat():
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(170)
+@pytest.mark.timeout(600)
 async def test_both_seats_soon_earn_more(tmp_path: Path):
     own = {"environment.name": str(FOLDER / "environment.py"), "output": str(tmp_path / "run")}
     short = {"trainer.steps": "12", "evaluation.every": "0"}
