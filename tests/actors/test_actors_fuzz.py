@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from zoo import Colour, Parcel
 
-from tinker_actors.actors import Actor, CodecError, RestartPolicy
+from tinker_actors.actors import Actor, CodecError, NodeDiedError, RestartPolicy
 from tinker_actors.actors import envelope as env
 from tinker_actors.actors.codec import DEPTH_LIMIT, INTEGER_LIMIT, OUT_OF_BAND, Codec, Ext
 from tinker_actors.actors.control import SYSTEM_IDS
@@ -224,6 +224,20 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:
         yield folder
+
+
+async def test_what_an_ended_node_said_before_is_dropped_and_is_no_bad_message(
+    folder: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bad: asyncio.Queue[str] = asyncio.Queue()
+    async with node_and_peer(folder) as (node, peer):
+        assert await peer.ask("first") == "first"
+        monkeypatch.setattr(node.exchange, "bad", lambda _, error: bad.put_nowait(str(error)))
+        node.exchange.peer_down(1, 1, NodeDiedError("node 1 was killed"))
+        peer.say([env.CANCEL, 1 << 51])
+        peer.outbound.send_multipart([env.join([peer.codec.encode([env.CANCEL, 1])], [(0, 1)]), b"a frame"])
+        peer.outbound.send(b"what nobody can read")
+        assert "hello" not in await bad.get()  # the last message, which nobody can read, is the first bad one
 
 
 async def test_a_live_node_takes_40000_broken_messages_and_goes_on_serving(folder: Any) -> None:

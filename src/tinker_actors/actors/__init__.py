@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     )
     from tinker_actors.actors.errors import (
         ActorDiedError,
+        ActorError,
         ActorFailure,
         ActorStoppedError,
         AskCycleError,
@@ -69,6 +70,7 @@ _HOMES = {
     "description": ("ActorDescription", "LinkDescription", "MeshDescription", "NodeDescription"),
     "errors": (
         "ActorDiedError",
+        "ActorError",
         "ActorFailure",
         "ActorStoppedError",
         "AskCycleError",
@@ -107,6 +109,7 @@ __all__ = [
     "Actor",
     "ActorDescription",
     "ActorDiedError",
+    "ActorError",
     "ActorFailure",
     "ActorRef",
     "ActorStoppedError",

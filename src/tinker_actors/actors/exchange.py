@@ -238,7 +238,8 @@ class Exchange(PeerTable):
     def fail_peer(self, peer: Peer, error: Exception) -> None:
         """Fail what waits for a peer, and cancel what it waits for."""
         index = peer.index
-        self.known.pop(peer.identity, None)
+        if self.known.pop(peer.identity, None) is not None:
+            peer.former = peer.identity
         peer.is_open = False
         peer.link = None
         self.close_lane(peer)

@@ -163,6 +163,8 @@ class Intake:
 
     def _hello(self, identity: bytes, parts: list[Any]) -> None:
         exchange = self._exchange
+        if parts[0] != envelope.HELLO and exchange.has_ended(identity):
+            return
         if exchange.network is not None and exchange.network.is_from_there(identity):
             exchange.network.hello(identity, parts)
             return

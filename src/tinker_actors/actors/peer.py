@@ -37,6 +37,7 @@ class Peer:
         is_announced: its actors may be asked as soon as there is a link.
         dead: why it is not coming back.
         cut: why it can't be reached now.
+        former: the name under which an incarnation said hello that has ended since; empty if none has.
         wire: its connection through the network, if it is reached in that way.
     """
 
@@ -44,6 +45,7 @@ class Peer:
         "backlog",
         "cut",
         "dead",
+        "former",
         "identity",
         "incarnation",
         "index",
@@ -59,6 +61,7 @@ class Peer:
         self.index = index
         self.incarnation = 0
         self.identity = b""
+        self.former = b""
         self.link: Outbound | None = None
         self.lane: Lane | None = None
         self.is_open = False
@@ -155,6 +158,11 @@ class PeerTable:
         """A peer's name on its link to us."""
         return b"%d:%d>%d:%d" % (peer.index, peer.incarnation, self.node.index, self.node.incarnation)
 
+    def has_ended(self, identity: bytes) -> bool:
+        """Whether a name is that of an incarnation which has ended: what it said before that may be read after it."""
+        name = identity.removesuffix(SUFFIX)
+        return any(peer.former == name for peer in self.by_index.values())
+
     def hello(self, session: int, heard: int) -> bytes:
         """What begins a link."""
         node = self.node
@@ -207,6 +215,8 @@ class PeerTable:
         """A batch, and its frames with what their descriptors name; none if it is a chunk of large data, or bad."""
         peer = self.known.get(identity.removesuffix(SUFFIX) if frames else identity)
         try:
+            if peer is None and self.has_ended(identity):
+                return data, []
             if peer is None or peer.lane is None:
                 raise CodecError("large data from a node that has not said hello")
             if not frames:
