@@ -61,6 +61,8 @@ def test_every_text_of_a_configuration_is_either_checked_or_a_mere_word(model: t
     ("config", "key"),
     [
         ({"model": {"name": "/etc"}}, "model.name"),
+        ({"policy": {"start_store": "/etc"}}, "policy.start_store"),
+        ({"policies": {"a": {"start_store": "../x"}}}, "policies.a.start_store"),
         ({"model": {"name": "../x"}}, "model.name"),
         ({"model": {"name": "some/hub"}}, "model.name"),
         ({"model": {"chat_template": "{{ 1 }}"}}, "model.chat_template"),

@@ -69,7 +69,7 @@ async def _job(folder: JobFolder, attempt: int, ready: int, request: StopRequest
     else:
         shutil.rmtree(run.root, ignore_errors=True)  # of an attempt that was killed while it made the folder
         config = parse_config({**folder.load_request(), "output": str(run.root)}, source=f"job {folder.root.name}")
-    check_job(config)
+    check_job(config, run)
     bound = config if grant is None else within(config, grant)
     use_threads_of(config)
     if not begun:

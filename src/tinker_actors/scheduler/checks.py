@@ -8,11 +8,16 @@ from tinker_actors.models import load_renderer, load_tokenizer
 from tinker_actors.scheduler.config import RunConfig
 from tinker_actors.scheduler.line_ups import Players, check_players
 from tinker_actors.scheduler.objectives import check_objectives
+from tinker_actors.scheduler.run_folder import RunState
 from tinker_actors.scheduler.training_place import check_extensions, check_reference
 
 
-def check_job(config: RunConfig) -> EnvironmentFactory:
+def check_job(config: RunConfig, state: RunState | None = None) -> EnvironmentFactory:
     """Load what a job names, without weights.
+
+    Args:
+        config: The job.
+        state: What it goes on from; the stores of the snapshots and the reference that it has copies of may be gone.
 
     Returns:
         The job's environment.
@@ -35,7 +40,7 @@ def check_job(config: RunConfig) -> EnvironmentFactory:
         raise ConfigError(f"environment {environment.name}({options}): {type(error).__name__}: {error}") from error
     pool_size(config, environment)
     players = Players.of(config, environment.environment.seats)
-    check_players(players, environment)
+    check_players(players, environment, state.frozen if state else ())
     if config.warmup.method != "none" and environment.environment.demonstrate is Environment.demonstrate:
         raise ConfigError(
             f"warmup.method is {config.warmup.method!r}, but environment {environment.name} has no demonstrate(); "
@@ -43,7 +48,8 @@ def check_job(config: RunConfig) -> EnvironmentFactory:
         )
     load_renderer(load_tokenizer(config.model.name), config.model.chat_template)
     check_objectives(config)
-    check_reference(config)
+    if state is None:
+        check_reference(config)
     check_extensions(config)
     return environment
 

@@ -18,6 +18,7 @@ from tinker_actors.scheduler.line_ups import Players, stored_snapshot
 from tinker_actors.scheduler.players import SeatSection
 from tinker_actors.scheduler.reference import Reference
 from tinker_actors.scheduler.run_folder import RunState
+from tinker_actors.scheduler.starts import begin, spec_of
 from tinker_actors.scheduler.students import Student
 from tinker_actors.scheduler.versions import Version
 from tinker_actors.scheduler.warmup import warm_up, warm_up_base
@@ -57,8 +58,8 @@ class Company:
         trainer = await crew.spawn_trainer(base)
         sampler = await crew.spawn_sampler(base)
         policies = list(config.learners())
-        for spec in _specs(crew, base):
-            await trainer.create(spec)
+        for policy, spec in _specs(crew, base).items():
+            await begin(trainer, config.learners()[policy].policy, spec)
         if warmup.method == "lora":
             await warm_up(crew, trainer, {policy: _seats(crew, players, policy) for policy in policies})
             for policy in policies:
@@ -138,23 +139,18 @@ async def _coordinator(crew: Crew, trainer: TrainsPolicies, policies: Sequence[s
     )
 
 
-def _specs(crew: Crew, base_model: str) -> list[PolicySpec]:
-    """What the policies are made from; every one of several has a seed of its own."""
+def _specs(crew: Crew, base_model: str) -> dict[str, PolicySpec]:
+    """What the policies are made from, by their ids; every one of several has a seed of its own."""
     config = crew.config
-    return [
-        PolicySpec(
-            base_model=base_model,
-            kind=settings.policy.kind,
-            rank=settings.policy.rank,
-            alpha=settings.policy.alpha,
-            target_modules=settings.policy.target_modules,
-            targets=settings.policy.targets,
-            value_head=settings.policy.value_head,
+    return {
+        name: spec_of(
+            settings.policy,
+            base_model,
             seed=derive_seed(config.seed, "policy", name) if config.policies else config.seed,
             name=name,
         )
         for name, settings in config.learners().items()
-    ]
+    }
 
 
 def _seats(crew: Crew, players: Players, policy: str) -> list[str]:

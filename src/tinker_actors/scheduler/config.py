@@ -239,6 +239,11 @@ class RunConfig(JobSection):
                     f"{where}warmup.method is 'lora', but policy.kind 'full' has no adapter; 'full' is needed, or "
                     "'none'"
                 )
+            if settings.policy.start_store is not None and self.warmup.method == "full":
+                raise ValueError(
+                    f"{where}policy.start_store is {settings.policy.start_store!r}, but warmup.method 'full' makes a "
+                    "base model that its snapshots don't stand on; 'lora' or 'none' is needed"
+                )
             settings.trainer.check_trains(settings.policy)
         self._refuse_unknown_policies()
         try:

@@ -11,8 +11,9 @@ import os
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 
+from tinker_actors.environments import load_environment
 from tinker_actors.errors import ConfigError
-from tinker_actors.scheduler.checks import check_job, pool_size
+from tinker_actors.scheduler.checks import pool_size
 from tinker_actors.scheduler.config import RunConfig
 from tinker_actors.scheduler.demand import need_of, threads_of
 from tinker_actors.scheduler.loading import JobConfig
@@ -50,7 +51,10 @@ def within(config: JobConfig, grant: Resources) -> JobConfig:
     Raises:
         ConfigError: It needs more, or its environment does by itself; says what, and what was granted.
     """
-    need = need_of(config, pool=pool_size(config, check_job(config)) if isinstance(config, RunConfig) else None)
+    pool = None
+    if isinstance(config, RunConfig):
+        pool = pool_size(config, load_environment(config.environment.name, **config.environment.options))
+    need = need_of(config, pool=pool)
     for name in ("cpu_workers", "adapter_slots"):
         asked, most = getattr(need, name), getattr(grant, name)
         if asked > most:

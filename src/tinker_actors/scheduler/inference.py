@@ -14,7 +14,6 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import asdict, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from tinker_actors.actors import Mesh
@@ -32,6 +31,7 @@ from tinker_actors.scheduler.inference_config import InferenceConfig
 from tinker_actors.scheduler.observer import InferenceSummary, Phase, RunObserver
 from tinker_actors.scheduler.run_folder import RunFolder, write_atomically
 from tinker_actors.scheduler.sections import ModelSection
+from tinker_actors.scheduler.starts import hint_of
 from tinker_actors.scheduler.stopping import StopRequest
 from tinker_actors.telemetry import JsonlWriter, read_jsonl
 from tinker_actors.training import Trainer
@@ -217,10 +217,9 @@ def _found(config: InferenceConfig) -> str | None:
             return store.latest(sampling.policy).handle
         return store.get(sampling.snapshot).handle
     except UnknownPolicyError as error:
-        below = RunFolder(Path(sampling.store)).policies
-        hint = f"; the store of that run is {below}" if below.is_dir() else ""
         raise ConfigError(
-            f"sampling.snapshot is {sampling.snapshot!r}, which {sampling.store} hasn't: {error}{hint}"
+            f"sampling.snapshot is {sampling.snapshot!r}, which {sampling.store} hasn't: {error}"
+            f"{hint_of(sampling.store)}"
         ) from error
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from tinker_actors.environments import Environment, EnvironmentFactory
@@ -15,6 +15,7 @@ from tinker_actors.policies import Snapshot, SnapshotStore
 from tinker_actors.rollouts import ScriptedSeat, script
 from tinker_actors.scheduler.config import RunConfig
 from tinker_actors.scheduler.players import SeatSection
+from tinker_actors.scheduler.starts import hint_of, newest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,8 +87,13 @@ def _described(section: SeatSection) -> str:
             return other
 
 
-def check_players(players: Players, factory: EnvironmentFactory) -> None:
+def check_players(players: Players, factory: EnvironmentFactory, held: Collection[str] = ()) -> None:
     """Find out whether the players can be there, before anything is started.
+
+    Args:
+        players: Who plays.
+        factory: The environment.
+        held: Names of the frozen snapshots (`SeatSection.frozen_name`) that a run which goes on has copies of.
 
     Raises:
         ConfigError: A script isn't found or can't be called, the environment has no demonstrations, or a store doesn't
@@ -104,10 +110,10 @@ def check_players(players: Players, factory: EnvironmentFactory) -> None:
                     script(ScriptedSeat(function=section.function, options=section.options), factory.environment)
                 if section.player == "endpoint":
                     check_endpoint(section)
-                if section.store is not None:
+                if section.store is not None and section.frozen_name not in held:
                     stored_snapshot(section)
             except TinkerActorsError as error:
-                raise ConfigError(f"{table}.{seat}: {error}") from error
+                raise ConfigError(f"{table}.{seat}: {error}{hint_of(section.store)}") from error
 
 
 def check_endpoint(section: SeatSection) -> None:
@@ -139,13 +145,7 @@ def stored_snapshot(section: SeatSection) -> Snapshot:
         return store.get(section.snapshot)
     if section.policy is not None:
         return store.latest(section.policy)
-    policies = [policy for policy in store.policies() if store.list(policy)]
-    if len(policies) != 1:
-        raise ConfigError(
-            f"policy is not given, and the store {store.root} has snapshots of {', '.join(policies) or 'none'}; "
-            "name the policy, or a snapshot's handle"
-        )
-    return store.latest(policies[0])
+    return newest(store)
 
 
 def _refuse_crowds(

@@ -23,7 +23,7 @@ def check_model(config: JobConfig) -> None:
     """
     adapters = {
         where: policy
-        for where, policy in _policies(config).items()
+        for where, policy in policies_of(config).items()
         if policy.kind == "lora" and (policy.targets or policy.target_modules != "all-linear")
     }
     asked = config.model.context_length
@@ -77,7 +77,7 @@ def check_length(config: SftConfig, limit: int) -> None:
         raise ConfigError(f"data.max_length is {config.data.max_length}; the context holds {limit} tokens")
 
 
-def _policies(config: JobConfig) -> Mapping[str, PolicySection]:
+def policies_of(config: JobConfig) -> Mapping[str, PolicySection]:
     """The policies that are trained here, by what begins an error about them."""
     if isinstance(config, InferenceConfig) or config.trainer.backend != "local":
         return {}

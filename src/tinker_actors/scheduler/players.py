@@ -43,6 +43,8 @@ class PolicyTable(Section):
     alpha: float | None = None
     target_modules: Any = None
     targets: tuple[str, ...] | None = None
+    start: str | None = None
+    start_store: str | None = None
     optimizer: OptimizerName | None = None
     learning_rate: float | None = None
     schedule: Schedule | None = None

@@ -7,7 +7,8 @@ from typing import Annotated, Any, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from tinker_actors.policies import Retention, Role
+from tinker_actors.errors import PolicyError
+from tinker_actors.policies import Handle, Retention, Role
 from tinker_actors.scheduler.devices import DeviceName
 from tinker_actors.services.trainer_settings import TinkerTrainerSettings
 from tinker_actors.training import AdamParams, OptimizerName
@@ -46,6 +47,12 @@ class PolicySection(Section):
     """Roles of the layers to adapt, in place of `target_modules`."""
     value_head: bool = False
     """Whether a value head is trained beside the policy; what `gae` needs and nothing else uses."""
+    start: str | None = None
+    """The handle of a snapshot in `start_store` whose weights it begins with, or `latest`, which is the default
+    there."""
+    start_store: str | None = None
+    """The folder of the store that holds it, such as `runs/a/1/policies`; a new adapter, or the base's own weights, if
+    not given."""
 
     @field_validator("target_modules", mode="before")
     @classmethod
@@ -70,7 +77,19 @@ class PolicySection(Section):
                 f"targets is {list(self.targets)} and target_modules {list(self.target_modules)}; one or the other is "
                 "needed"
             )
+        self._refuse_no_start()
         return self
+
+    def _refuse_no_start(self) -> None:
+        if self.start is None:
+            return
+        if self.start != "latest":
+            try:
+                Handle.parse(self.start, kind="sampler_weights")
+            except PolicyError as error:
+                raise ValueError(f"start is no 'latest' or handle of a snapshot: {error}") from error
+        if self.start_store is None:
+            raise ValueError(f"start is {self.start!r}, but no start_store is given; name the folder that it lies in")
 
 
 class OptimizerSection(Section):

@@ -16,7 +16,7 @@ from tinker_actors.actors import Mesh
 from tinker_actors.algorithms.aggregation import Aggregation, factors
 from tinker_actors.data import Datum
 from tinker_actors.errors import ConfigError
-from tinker_actors.policies import PolicySpec, Retention, SnapshotStore
+from tinker_actors.policies import Retention, SnapshotStore
 from tinker_actors.scheduler.observer import Phase, RunObserver, SftSummary
 from tinker_actors.scheduler.run_folder import RunFolder, write_atomically
 from tinker_actors.scheduler.sft_config import SftConfig
@@ -24,6 +24,7 @@ from tinker_actors.scheduler.sft_data import ChatData
 from tinker_actors.scheduler.sft_plan import Cursor, StepPlan
 from tinker_actors.scheduler.sft_prepare import Prepared, check_sft, prepare
 from tinker_actors.scheduler.sft_state import Best, SftState, load_sft_state, save_sft_state
+from tinker_actors.scheduler.starts import begin, spec_of
 from tinker_actors.scheduler.stopping import StopRequest
 from tinker_actors.scheduler.training_place import spawn_trainer
 from tinker_actors.telemetry import JsonlWriter, plot_losses, read_jsonl
@@ -116,17 +117,8 @@ class _Sft:
     async def _begin(self) -> SftState:
         config = self._config
         self._folder.discard_unfinished_start()
-        spec = PolicySpec(
-            base_model=config.model.name,
-            kind=config.policy.kind,
-            rank=config.policy.rank,
-            alpha=config.policy.alpha,
-            target_modules=config.policy.target_modules,
-            targets=config.policy.targets,
-            seed=config.seed,
-            name=POLICY,
-        )
-        await self._trainer.create(spec)
+        spec = spec_of(config.policy, config.model.name, seed=config.seed, name=POLICY)
+        await begin(self._trainer, config.policy, spec)
         state = await self._evaluated(SftState(digest=self._data.train.digest))
         return await self._save(replace(state, eval_before=state.eval_last))
 

@@ -46,10 +46,10 @@ async def run_job(
         RunError: The run can't go on; its last saved step stays usable.
         ConfigError: The environment or model can't be loaded.
     """
-    environment = check_job(config)
+    state = folder.load_state()
+    environment = check_job(config, state)
     pool = pool_size(config, environment)
     nodes = nodes_of(config, pool)
-    state = folder.load_state()
     players = Players.of(config, environment.environment.seats)
     observer.started(players.title(config), folder.root, config.trainer.steps, state.step if state else 0)
     observer.phase(Phase.START, 0, 0)
@@ -147,7 +147,6 @@ class _Job:
 
     async def _evaluate(self, company: Company, version: Version, step: int) -> Evaluation:
         evaluation = await evaluate(self._crew, company.casting, version, step=step)
-        several = {"players": self._players.described()} if len(self._players.evaluation) > 1 else {}
         self._metrics.write(
             {
                 "step": step,
@@ -156,7 +155,7 @@ class _Job:
                 "episodes": len(evaluation.episodes),
                 "failed": evaluation.failed,
                 "snapshots": dict(version.snapshots),
-                **several,
+                "players": self._players.described(),
                 **evaluation.metrics,
             }
         )
@@ -216,7 +215,7 @@ class _Job:
         records = read_jsonl(self._crew.folder.metrics)
 
         def curve(kind: str, key: str = "reward") -> list[tuple[int, float]]:
-            return [(record["step"], record[key]) for record in records if record["kind"] == kind]
+            return [(record["step"], record[key]) for record in records if record["kind"] == kind and key in record]
 
         several = list(self._crew.config.policies) if len(self._crew.config.policies) > 1 else []
         keys = {policy: f"policy/{policy}/reward" for policy in several}
@@ -233,6 +232,11 @@ class _Job:
         records = [record for record in found if record["kind"] == "step"]
         none: dict[str, Any] = {}  # a resumed run whose first records are lost
         first = next((record for record in found if record["kind"] == "evaluation"), none)
+        if (others := first.get("players")) and others != self._players.described():
+            each = ", ".join(f"{seat} {player}" for seat, player in others.items())
+            self._crew.observer.note(
+                f"the evaluation before training was played by others ({each}): its numbers don't compare"
+            )
         summary = RunSummary(
             reward_first=records[0]["reward"] if records else None,
             reward_last=records[-1]["reward"] if records else None,

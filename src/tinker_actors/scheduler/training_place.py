@@ -71,6 +71,11 @@ def check_policy(where: str, policy: PolicySection, trainer: OptimizerSection) -
         raise ValueError(
             f"{where}trainer.optimizer is {trainer.optimizer!r}, but trainer.backend 'tinker' has 'adamw' alone"
         )
+    if policy.start_store is not None:
+        raise ValueError(
+            f"{where}policy.start_store is {policy.start_store!r}, but trainer.backend is 'tinker', and a service "
+            "can't be given weights from here; leave it out, or trainer.backend 'local'"
+        )
     try:
         new_model(
             PolicySpec(
