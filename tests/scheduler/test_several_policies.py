@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -185,6 +186,51 @@ async def test_a_snapshot_of_another_run_plays_from_a_copy_of_its_own(both: Path
     ]
     newest = max(path for path in copies[1].iterdir() if path.name.isdecimal())
     assert equal(*(load_file(folder / "adapter_model.safetensors") for folder in (copies[0], newest)))
+
+
+async def test_a_run_goes_on_without_the_store_that_it_copied_a_snapshot_from(both: Path, tmp_path: Path):
+    store = shutil.copytree(both / "policies", tmp_path / "store")
+    frozen = ["--seats.o.player", "snapshot", "--seats.o.store", str(store), "--seats.o.policy", "o"]
+    root = await played(tmp_path / "run", *frozen, "--trainer.steps", "1")
+    shutil.rmtree(store)
+    await run_job(RunFolder(root).load_config(("--trainer.steps", "2")), RunFolder(root), Silent())
+    assert records(root / "rollouts.jsonl", step=2)[0]["seats"][1]["policy"] == "frozen.1"
+
+
+async def test_a_policy_that_plays_no_seat_of_evaluations_has_no_numbers_there(both: Path, tmp_path: Path):
+    own = ["--evaluation.seats.o.player", "script", "--evaluation.seats.o.function", "highest"]
+    root = await played(tmp_path / "run", *BOTH, *own, "--trainer.steps", "0")
+    (record,) = records(root / "metrics.jsonl", kind="evaluation")
+    assert "policy/x/reward" in record
+    assert not [name for name in record if name.startswith("policy/o/")]
+
+
+async def test_an_evaluation_has_what_its_environment_reports_of_the_episodes(both: Path):
+    evaluation, step = (records(both / "metrics.jsonl", kind=kind)[-1] for kind in ("evaluation", "step"))
+    assert 0 <= evaluation["env/letter"] <= 1
+    assert evaluation.keys() >= {name for name in step if name.startswith("env/")}
+
+
+async def test_an_evaluation_in_which_nobody_learns_has_the_rewards_of_all(tmp_path: Path):
+    frozen = [f"--evaluation.seats.{seat}.{key}" for seat in "xo" for key in ("player", "function")]
+    own = [part for pair in zip(frozen, ["script", "highest"] * 2, strict=True) for part in pair]
+    shared = ["--environment.options.shared", "true", "--trainer.steps", "0"]
+    root = await played(tmp_path / "run", *own, *shared)
+    (record,) = records(root / "metrics.jsonl", kind="evaluation")
+    assert record["reward"] == 2.0
+
+
+async def test_a_run_that_is_evaluated_against_others_says_that_its_numbers_do_not_compare(tmp_path: Path):
+    root = await played(tmp_path / "run", *SCRIPT, "--trainer.steps", "0")
+    other = ("--evaluation.seats.o.player", "demonstration")
+    notes: list[str] = []
+    for overrides in ((), other):
+        observer = Silent()
+        observer.note = notes.append
+        await run_job(RunFolder(root).load_config(overrides), RunFolder(root), observer)
+        assert bool(notes) == bool(overrides)
+    (note,) = notes
+    assert "was played by others (x policy policy, o script drawn): its numbers don't compare" in note
 
 
 async def test_a_script_has_the_episodes_own_luck_and_its_options(tmp_path: Path):

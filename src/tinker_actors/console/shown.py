@@ -62,7 +62,7 @@ def curve_title(name: str) -> str:
 def step_line(metrics: Mapping[str, float]) -> str:
     """A step's numbers as a line of a log."""
     name, value = measure(metrics)
-    last = f"kl {_divergence(metrics['kl'])}" if name == "reward" else f"epoch {metrics['epoch']:.2f}"
+    last = " ".join(_last(name, metrics))
     own = by_policy(metrics)
     each = ", ".join(f"{policy} {numbers['reward']:.3f}" for policy, numbers in own.items())
     return (
@@ -82,7 +82,7 @@ def evaluation_line(name: str, value: float, metrics: Mapping[str, float]) -> st
 def step_numbers(metrics: Mapping[str, float], evaluations: Sequence[float]) -> dict[str, str]:
     """A step's numbers by their titles, for a table."""
     name, value = measure(metrics)
-    last = ("kl", _divergence(metrics["kl"])) if name == "reward" else ("epoch", f"{metrics['epoch']:.2f}")
+    last = _last(name, metrics)
     return {
         name: f"{value:.3f}",
         "evaluation": " → ".join(f"{entry:.2f}" for entry in evaluations[-4:]),
@@ -104,10 +104,19 @@ def policy_rows(metrics: Mapping[str, float]) -> list[dict[str, str]]:
             "reward": f"{numbers['reward']:.3f}",
             "games": _shares(numbers) if numbers.get("win") or numbers.get("loss") else "",
             "grad norm": f"{numbers.get('grad_norm', math.nan):.3g}",
-            "kl": _divergence(numbers["kl"]),
+            "kl": _divergence(numbers.get("kl_reference", numbers["kl"])),
         }
         for policy, numbers in own.items()
     ]
+
+
+def _last(name: str, metrics: Mapping[str, float]) -> tuple[str, str]:
+    """What is watched beside the measure, with its title: how far a policy is from its reference, if it has one."""
+    if name == "loss":
+        return "epoch", f"{metrics['epoch']:.2f}"
+    if "kl_reference" in metrics:
+        return "kl to reference", _divergence(metrics["kl_reference"])
+    return "kl", _divergence(metrics["kl"])
 
 
 def _divergence(value: float) -> str:

@@ -11,7 +11,7 @@ from tinker_actors.data import EpisodeEnd, Group, Trajectory
 
 def rollout_metrics(groups: Sequence[Group]) -> dict[str, float]:
     """Means and counts over the trainable seats of the valid episodes; frozen seats, failed episodes and seats that
-    forfeited one don't count.
+    forfeited one don't count. Where every seat is frozen, all of them do.
 
     Args:
         groups: Of one phase.
@@ -24,6 +24,7 @@ def rollout_metrics(groups: Sequence[Group]) -> dict[str, float]:
     episodes = [episode for group in groups for episode in group.episodes]
     valid = [episode for group in groups for episode in group.valid]
     entries = [entry for group in groups for seat in group.trainable_seats for entry in group.trajectories(seat)]
+    entries = entries or [entry for episode in valid for entry in episode.trajectories if not entry.trainable]
     turns = [turn for entry in entries for turn in entry.turns]
     metrics: dict[str, float] = {
         "episodes": len(episodes),

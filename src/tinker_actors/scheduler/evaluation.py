@@ -22,7 +22,8 @@ class Evaluation:
         reward: Mean reward of an episode and seat.
         episodes: The episodes that it is the mean of.
         failed: How many failed and are not in the mean.
-        metrics: Of environments with several seats, rewards and outcomes by seat and policy.
+        metrics: What the environment reports, as `env/NAME`; with several seats, rewards and outcomes by seat and by
+            policy, of the policies that play.
     """
 
     reward: float
@@ -59,9 +60,12 @@ async def evaluate(crew: Crew, casting: Casting, version: Version, *, step: int)
         line = f"all {settings.episodes} evaluation episodes failed: {collected.failures[0].error}"
         raise RunError(f"{line}; {crew.folder.log} has the tracebacks" if crew.tracebacks else line)
     numbers = rollout_metrics(collected.groups)
-    policies = list(crew.config.policies)
-    seats = {name: value for name, value in numbers.items() if name.startswith("reward/")}
-    metrics = {**seats, **seat_outcomes(collected.groups), **policy_metrics(collected.groups, policies)}
+    playing = {entry.policy for episode in valid for entry in episode.trajectories if entry.trainable}
+    metrics = {
+        **{name: value for name, value in numbers.items() if name.startswith(("reward/", "env/"))},
+        **seat_outcomes(collected.groups),
+        **policy_metrics(collected.groups, [policy for policy in crew.config.policies if policy in playing]),
+    }
     evaluation = Evaluation(
         reward=numbers["reward"],
         episodes=tuple(valid),

@@ -35,7 +35,8 @@ class RunSummary:
         eval_after: The same after it.
         steps: Update steps done.
         seconds: Wall time, start and warm-up included.
-        more_before: With several seats, rewards and outcomes by seat and policy in the evaluation before RL.
+        more_before: What the environment reports and, with several seats, rewards and outcomes by seat and policy in
+            the evaluation before RL.
         more_after: The same after it.
     """
 
@@ -125,7 +126,7 @@ class RunObserver(Protocol):
     ) -> None:
         """An evaluation is done, after `step` steps; `measure` says what was found.
 
-        With several seats `more` has rewards and outcomes by seat and policy.
+        `more` has what the environment reports and, with several seats, rewards and outcomes by seat and policy.
         """
 
     def transcript(self, label: str, text: str) -> None:

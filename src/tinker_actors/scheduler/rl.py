@@ -231,11 +231,13 @@ class Learner:
 def _over_all(found: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """The numbers of a step for all policies together: sums of counts, and the largest of what is watched."""
     norms = [own["grad_norm"] for own in found if "grad_norm" in own]
+    referred = [own["kl_reference"] for own in found if "kl_reference" in own]
     return {
         "groups": sum(own["groups"] for own in found),
         "groups_flat": sum(own["groups_flat"] for own in found),
         **({"grad_norm": max(norms)} if norms else {}),
         "kl": max(own["kl"] for own in found),
+        **({"kl_reference": max(referred)} if referred else {}),
         "staleness_mean": fmean(own["staleness_mean"] for own in found),
         "staleness_max": max(own["staleness_max"] for own in found),
     }
