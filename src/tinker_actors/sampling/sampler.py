@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from functools import partial
 
 from tinker_actors.actors import Actor, concurrent
@@ -170,7 +170,7 @@ class Sampler(Actor):
             del self._answers[ticket]
 
     @concurrent
-    async def sample_tokens(self, request: SamplingRequest) -> AsyncIterator[SampledToken | SamplingReply]:
+    async def sample_tokens(self, request: SamplingRequest) -> AsyncGenerator[SampledToken | SamplingReply, None]:
         """Sample, telling each token as soon as it is drawn.
 
         Yields:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace
 
 from tinker_actors.actors import Actor, concurrent
@@ -104,7 +104,7 @@ class EngineSampler(Actor):
         return await self._serve(request, None)
 
     @concurrent
-    async def sample_tokens(self, request: SamplingRequest) -> AsyncIterator[SampledToken | SamplingReply]:
+    async def sample_tokens(self, request: SamplingRequest) -> AsyncGenerator[SampledToken | SamplingReply, None]:
         """Sample, telling each token as soon as the engine does.
 
         Yields:
