@@ -9,6 +9,7 @@ import pytest
 
 from tinker_actors.errors import ConfigError, PolicyError, SnapshotCorruptError, StoreError, UnknownPolicyError
 from tinker_actors.policies import Origin, Retention, SnapshotStore
+from tinker_actors.policies.remote_place import RemotePlace
 
 
 def writing(text):
@@ -89,6 +90,20 @@ def test_a_damaged_object_is_named(remote, cache, name, damage):
     with pytest.raises(wrong, match=snapshot.handle if wrong is UnknownPolicyError else name):
         remote.fetch(snapshot)
     assert list(cache.glob("*")) == []
+
+
+def test_what_is_deleted_while_it_is_fetched_is_gone_and_not_corrupt(remote, url, cache, monkeypatch):
+    snapshot, find = publish(remote), RemotePlace._find
+    shutil.rmtree(cache)
+
+    def beaten(place, folder):
+        monkeypatch.setattr(RemotePlace, "_find", find)
+        SnapshotStore(url).delete(snapshot.handle)
+        return find(place, folder)
+
+    monkeypatch.setattr(RemotePlace, "_find", beaten)
+    with pytest.raises(UnknownPolicyError, match="is gone"):
+        remote.fetch(snapshot)
 
 
 def test_a_writer_that_fails_leaves_nothing_and_its_number_is_spent(remote):

@@ -1,4 +1,6 @@
 import errno
+import hashlib
+import json
 import multiprocessing
 import os
 import subprocess
@@ -7,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.killing import killed_before_each_step
 
 from tinker_actors.errors import ConfigError, PolicyError, SnapshotCorruptError, UnknownPolicyError
 from tinker_actors.policies import Origin, Retention, SnapshotStore
@@ -262,3 +265,175 @@ def test_two_processes_never_get_one_number(store):
     with multiprocessing.get_context("spawn").Pool(2) as pool:
         first, second = pool.starmap(_publish_some, [(str(store.root), 10)] * 2)
     assert sorted(first + second) == list(range(1, 21))
+
+
+def _two(root: Path) -> None:
+    store = SnapshotStore(root / "store")
+    publish(store)
+    store.checkpoint("p", "first", writing("moments"), Origin(step=1, base_model="tiny-llama"))
+
+
+def _stores_and_deletes(root: Path) -> None:
+    store = SnapshotStore(root / "store")
+    store.pin(publish(store, "second").handle)
+    store.checkpoint("p", "second", writing("moments"), Origin(step=2, base_model="tiny-llama"))
+    store.delete("tinker://p/sampler_weights/000001")
+    store.delete("tinker://p/weights/first")
+
+
+def _is_whole_and_goes_on(root: Path) -> None:
+    store = SnapshotStore(root / "store")
+    store.sweep()
+    left = [*store.list("p"), *store.list("p", "weights")]
+    for snapshot in left:
+        store.verify(snapshot)
+    kept = {Path(snapshot.path) for snapshot in left}
+    for kind in ("sampler_weights", "weights"):
+        for folder in (root / "store" / "p" / kind).iterdir():
+            assert folder in kept or folder.name == ".numbers", folder
+    assert publish(store).number > max((snapshot.number for snapshot in store.list("p")[:-1]), default=0)
+
+
+@pytest.mark.slow
+def test_a_process_may_be_killed_between_any_two_steps(tmp_path):
+    assert killed_before_each_step(tmp_path, _two, _stores_and_deletes, _is_whole_and_goes_on) > 30
+
+
+def test_what_is_being_written_stays_when_what_was_left_is_swept(store, monkeypatch):
+    publish(store)
+    folder = Path(store.root) / "p" / "sampler_weights"
+    (folder / ".draft-killed").mkdir()
+    (folder / ".draft-killed" / "lock").touch()
+    (folder / ".draft-nothing").mkdir()
+
+    def write(draft: Path) -> None:
+        store.sweep()
+        assert [path.name for path in folder.glob(".draft-*")] == [draft.parent.name]
+        (draft / "w").touch()
+
+    store.verify(store.publish("p", write, Origin(step=1, base_model="tiny-llama")))
+    assert not list(folder.glob(".draft-*"))
+
+
+@pytest.mark.parametrize("after", ["tempfile.mkdtemp", "fcntl.flock"])
+def test_a_draft_that_is_swept_before_its_writer_holds_it_is_made_again(store, monkeypatch, after):
+    sweeps = 0
+    publish(store)
+    module, _, name = after.rpartition(".")
+    before = getattr(sys.modules[module], name)
+
+    def swept(*arguments, **options):
+        nonlocal sweeps
+        if any("draft" in str(getattr(argument, "name", argument)) for argument in (*arguments, *options.values())):
+            monkeypatch.setattr(after, before)
+            if name == "flock":
+                store.sweep()
+                return before(*arguments, **options)
+            found = before(*arguments, **options)
+            store.sweep()
+            assert not os.path.exists(found)
+            return found
+        return before(*arguments, **options)
+
+    monkeypatch.setattr(after, swept)
+    store.verify(publish(store))
+
+
+@pytest.fixture
+def meanwhile(store, monkeypatch):
+    """Deletes a snapshot as another process would, right before the next manifest or file is read."""
+
+    def at_next_read(snapshot, name):
+        opened = Path.open
+
+        def beaten(path, *arguments, **options):
+            if path.name == name and path.parent == Path(snapshot.path):
+                monkeypatch.setattr(Path, "open", opened)
+                SnapshotStore(store.root).delete(snapshot.handle)
+            return opened(path, *arguments, **options)
+
+        monkeypatch.setattr(Path, "open", beaten)
+
+    return at_next_read
+
+
+def test_what_is_deleted_while_it_is_looked_for_is_gone_and_not_corrupt(store, meanwhile):
+    first, second, third = publish(store), publish(store), publish(store)
+    meanwhile(first, "manifest.json")
+    assert store.list("p") == (second, third)
+    meanwhile(second, "manifest.json")
+    with pytest.raises(UnknownPolicyError, match="000002 is not in the store"):
+        store.get(second.handle)
+    meanwhile(third, "adapter_model.safetensors")
+    with pytest.raises(UnknownPolicyError, match="000003 is gone"):
+        store.fetch(third)
+
+
+def test_a_checkpoint_that_another_process_stored_meanwhile_stays_and_is_named(store):
+    origin = Origin(step=2, base_model="tiny-llama")
+
+    def write(folder: Path) -> None:
+        SnapshotStore(store.root).checkpoint("p", "final", writing("theirs"), origin)
+        (folder / "w").touch()
+
+    with pytest.raises(PolicyError, match="tinker://p/weights/final exists"):
+        store.checkpoint("p", "final", write, origin)
+    assert (store.fetch(store.latest("p", "weights")) / "adapter_model.safetensors").read_text() == "theirs"
+
+
+def test_a_handle_that_was_reserved_is_taken_once_by_its_policy_alone(store):
+    origin, reserved = Origin(step=1, base_model="b"), store.reserve("p")
+    assert publish(store).number == 2
+    for wrong in (reserved.replace("/p/", "/q/"), "tinker://p/sampler_weights/mine", "tinker://p/weights/000001"):
+        with pytest.raises(PolicyError, match=wrong):
+            store.publish("p", writing("w"), origin, handle=wrong)
+    assert store.publish("p", writing("w"), origin, handle=reserved).number == 1
+    with pytest.raises(PolicyError, match="000001 exists"):
+        store.publish("p", writing("v"), origin, handle=reserved)
+    assert store.latest("p").number == 2
+
+
+def test_a_manifest_that_says_more_than_this_version_knows_is_refused_by_name(store):
+    snapshot = publish(store)
+    path = Path(snapshot.path) / "manifest.json"
+    body = json.loads(path.read_text()) | {"colour": "red"}
+    del body["digest"]
+    digest = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+    path.write_text(json.dumps(body | {"digest": digest}))
+    with pytest.raises(SnapshotCorruptError, match="colour"):
+        store.get(snapshot.handle)
+
+
+def test_what_is_pinned_while_others_expire_stays(store, monkeypatch):
+    handles = [publish(store).handle for _ in range(3)]
+    discard = LocalPlace.discard
+
+    def pinning(place, handle):
+        monkeypatch.setattr(LocalPlace, "discard", discard)
+        SnapshotStore(store.root).pin(handles[1])
+        discard(place, handle)
+
+    monkeypatch.setattr(LocalPlace, "discard", pinning)
+    assert store.expire("p", Retention(keep_last=1)) == (handles[0],)
+    assert store.pinned("p") == {handles[1]}
+    store.verify(store.get(handles[1]))
+
+
+def test_what_is_deleted_while_it_is_pinned_is_told_and_leaves_no_pin(store, monkeypatch):
+    snapshot, pin = publish(store), LocalPlace.pin
+
+    def beaten(place, handle, *, pinned):
+        monkeypatch.setattr(LocalPlace, "pin", pin)
+        SnapshotStore(store.root).delete(str(handle))
+        pin(place, handle, pinned=pinned)
+
+    monkeypatch.setattr(LocalPlace, "pin", beaten)
+    with pytest.raises(UnknownPolicyError, match="000001"):
+        store.pin(snapshot.handle)
+    assert store.pinned("p") == frozenset()
+
+
+def test_a_folder_whose_name_no_policy_can_have_is_none(store):
+    publish(store)
+    (Path(store.root) / "lost+found").mkdir()
+    assert store.policies() == ("p",)

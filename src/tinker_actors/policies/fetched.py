@@ -10,13 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tinker_actors.errors import SnapshotCorruptError
-from tinker_actors.policies.sealing import MANIFEST, Manifest, discard, drafted, verify
+from tinker_actors.policies.sealing import MANIFEST, Manifest, discard, drafted, sweep, verify
 
 _UNTOUCHED = 600.0
 """Seconds for which a copy that was handed out is not dropped: whoever got it may be reading it."""
-
-_UNFINISHED = 86400.0
-"""Seconds for which one that is being made is not dropped."""
 
 
 class FetchedCopies:
@@ -40,7 +37,10 @@ class FetchedCopies:
         except SnapshotCorruptError:
             discard(path)
             return None
-        os.utime(path)
+        try:
+            os.utime(path)
+        except FileNotFoundError:  # another process dropped it
+            return None
         return path
 
     def build(self, fill: Callable[[Path], Manifest], where: str) -> tuple[Manifest, Path]:
@@ -59,8 +59,11 @@ class FetchedCopies:
             (draft / MANIFEST).write_text(manifest.dumps(), encoding="utf-8")
             verify(draft, where=where)
             target = self.root / manifest.digest
-            with contextlib.suppress(OSError):  # another process was first, with the same files
+            try:
                 draft.rename(target)
+            except OSError:
+                if not target.is_dir():  # else another process was first, with the same files
+                    raise
         self._shrink()
         return manifest, target
 
@@ -70,8 +73,9 @@ class FetchedCopies:
             discard(self.root / manifest.digest)
 
     def _shrink(self) -> None:
+        sweep(self.root)
         held: list[tuple[float, int, Path]] = []
-        for path in self.root.iterdir():
+        for path in self.root.glob("[!.]*"):
             with contextlib.suppress(OSError):  # another process dropped it
                 size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
                 held.append((path.stat().st_mtime, size, path))
@@ -79,7 +83,5 @@ class FetchedCopies:
         for touched, size, path in sorted(held):
             if excess <= 0 or time.time() - touched < _UNTOUCHED:
                 break
-            if path.name.startswith(".") and time.time() - touched < _UNFINISHED:
-                continue
             shutil.rmtree(path, ignore_errors=True)
             excess -= size

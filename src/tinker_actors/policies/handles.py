@@ -27,9 +27,13 @@ def check_id(what: str, value: str) -> str:
     Raises:
         PolicyError: It is empty, longer than 128 characters, or has a character that could leave its folder.
     """
-    if len(value) > _LONGEST or not all(map(_NAME.fullmatch, value.split(":"))):
+    if not _is_id(value):
         raise PolicyError(f"{what} is {value!r}; {_ALLOWED}, and of each part where single colons join several")
     return value
+
+
+def _is_id(value: str) -> bool:
+    return len(value) <= _LONGEST and all(map(_NAME.fullmatch, value.split(":")))
 
 
 def check_name(what: str, value: str) -> str:
@@ -52,9 +56,10 @@ def folder_of(policy_id: PolicyId) -> str:
     return policy_id.replace(":", "=")
 
 
-def policy_of(folder: str) -> PolicyId:
-    """The policy that a folder is of; no id has `=`, so that no two have one folder."""
-    return folder.replace("=", ":")
+def policy_of(folder: str) -> PolicyId | None:
+    """The policy that a folder is of, None if it is of none; no id has `=`, so that no two have one folder."""
+    policy_id = folder.replace("=", ":")
+    return policy_id if _is_id(policy_id) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

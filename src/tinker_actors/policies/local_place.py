@@ -7,11 +7,12 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
-from tinker_actors.errors import UnknownPolicyError
+from tinker_actors.errors import SnapshotCorruptError, UnknownPolicyError
 from tinker_actors.policies.handles import Handle, HandleKind, PolicyId, folder_of, policy_of
 from tinker_actors.policies.places import PINS
-from tinker_actors.policies.sealing import Manifest, discard, seal, verify
+from tinker_actors.policies.sealing import Manifest, discard, seal, sweep, verify
 
 
 class LocalPlace:
@@ -27,7 +28,8 @@ class LocalPlace:
 
     def policies(self) -> list[PolicyId]:
         """Policies that have something here."""
-        return [policy_of(path.name) for path in self.root.iterdir() if path.is_dir()] if self.root.is_dir() else []
+        folders = [path.name for path in self.root.iterdir() if path.is_dir()] if self.root.is_dir() else []
+        return [policy_id for name in folders if (policy_id := policy_of(name)) is not None]
 
     def names(self, policy_id: PolicyId, kind: HandleKind) -> list[str]:
         """What of a policy and kind is here."""
@@ -39,12 +41,12 @@ class LocalPlace:
     def manifests(self, policy_id: PolicyId, kind: HandleKind) -> list[Manifest]:
         """The manifests of all of a policy and kind."""
         folder = self.root / folder_of(policy_id) / kind
-        return [self._manifest(folder / name) for name in self.names(policy_id, kind)]
+        found = [self._manifest(folder / name) for name in self.names(policy_id, kind)]
+        return [manifest for manifest in found if manifest is not None]
 
     def manifest(self, handle: Handle) -> Manifest | None:
         """What a directory's manifest says."""
-        path = self._path(handle)
-        return self._manifest(path) if path.is_dir() else None
+        return self._manifest(self._path(handle))
 
     def where(self, handle: Handle) -> str:
         """A directory's absolute path."""
@@ -74,15 +76,24 @@ class LocalPlace:
     def fetch(self, handle: Handle) -> Path:
         """The directory itself, its files checked."""
         path = self._path(handle)
-        if not path.is_dir():
-            raise UnknownPolicyError(f"{handle} is gone from {path}")
-        verify(path)
+        try:
+            verify(path)
+        except SnapshotCorruptError:
+            if path.is_dir():
+                raise
+            raise UnknownPolicyError(f"{handle} is gone from {path}") from None
         return path
 
     def discard(self, handle: Handle) -> None:
         """Delete a directory and its pin; one that is gone already is no error."""
         self.pin(handle, pinned=False)
         discard(self._path(handle))
+
+    def sweep(self) -> None:
+        """Remove drafts that nobody writes any more, and what is left of directories that were being deleted."""
+        for policy_id in self.policies():
+            for kind in get_args(HandleKind):
+                sweep(self.root / folder_of(policy_id) / kind)
 
     def pins(self, policy_id: PolicyId, kind: HandleKind) -> frozenset[str]:
         """Names of what is pinned."""
@@ -98,8 +109,13 @@ class LocalPlace:
         else:
             mark.unlink(missing_ok=True)
 
-    def _manifest(self, directory: Path) -> Manifest:
-        manifest = Manifest.load(directory)
+    def _manifest(self, directory: Path) -> Manifest | None:
+        try:
+            manifest = Manifest.load(directory)
+        except SnapshotCorruptError:
+            if directory.is_dir():
+                raise
+            return None
         return replace(manifest, base_model=base_beside(self.root, manifest.base_model))
 
     def _path(self, handle: Handle) -> Path:

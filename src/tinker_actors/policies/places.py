@@ -73,6 +73,10 @@ class Place(Protocol):
         """Delete a directory, so that no reader finds half of it under its name, and its pin; it may be gone."""
         ...
 
+    def sweep(self) -> None:
+        """Remove what writers that were killed left, as far as it can be told from what is being written."""
+        ...
+
     def pins(self, policy_id: PolicyId, kind: HandleKind) -> frozenset[str]:
         """Names of what is pinned."""
         ...

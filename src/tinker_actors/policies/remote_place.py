@@ -61,7 +61,8 @@ class RemotePlace:
         with self._asked("list"), contextlib.suppress(FileNotFoundError):
             self._fs.invalidate_cache()
             entries = cast(list[dict[str, Any]], self._fs.ls(self._base, detail=True))
-            return [policy_of(_last(str(entry["name"]))) for entry in entries if entry["type"] == "directory"]
+            folders = [_last(str(entry["name"])) for entry in entries if entry["type"] == "directory"]
+            return [policy_id for name in folders if (policy_id := policy_of(name)) is not None]
         return []
 
     def names(self, policy_id: PolicyId, kind: HandleKind) -> list[str]:
@@ -142,11 +143,19 @@ class RemotePlace:
 
     def fetch(self, handle: Handle) -> Path:
         """A local copy, made at the first time, checked every time."""
-        manifest, where, folder = self.manifest(handle), self.where(handle), self._path(handle)
+        manifest, where = self.manifest(handle), self.where(handle)
         if manifest is None:
             raise UnknownPolicyError(f"{handle} is gone from {where}")
         if (held := self._copies.get(manifest)) is not None:
             return held
+        try:
+            return self._copied(manifest, self._path(handle), where)
+        except SnapshotCorruptError:
+            if self.manifest(handle) is None:  # it was deleted meanwhile
+                raise UnknownPolicyError(f"{handle} is gone from {where}") from None
+            raise
+
+    def _copied(self, manifest: Manifest, folder: str, where: str) -> Path:
         present = {name for name in self._find(folder) if name != MANIFEST}
         manifest.check(present, lambda name: manifest.files[name], where)
 
@@ -160,7 +169,7 @@ class RemotePlace:
         try:
             return self._copies.build(fill, where)[1]
         except FileNotFoundError as error:
-            raise SnapshotCorruptError(f"a file of {handle} in {where} is missing: {error}") from error
+            raise SnapshotCorruptError(f"a file of {manifest.handle} in {where} is missing: {error}") from error
 
     def discard(self, handle: Handle) -> None:
         """Delete a directory, its manifest first, and its pin."""
@@ -172,6 +181,9 @@ class RemotePlace:
             with contextlib.suppress(FileNotFoundError):
                 self._fs.rm_file(f"{self._path(handle)}/{MANIFEST}")
             self._remove(self._path(handle))
+
+    def sweep(self) -> None:
+        """Nothing: an upload that was given up looks like one under way."""
 
     def pins(self, policy_id: PolicyId, kind: HandleKind) -> frozenset[str]:
         """Names of what is pinned."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import json
 import os
@@ -14,11 +15,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, cast
 
-from tinker_actors.errors import SnapshotCorruptError
+from tinker_actors.errors import PolicyError, SnapshotCorruptError
 from tinker_actors.policies.spec import PolicyKind
 
 MANIFEST = "manifest.json"
 FORMAT = 1
+
+_DRAFT = ".draft-"
+_GONE = ".gone-"
+_LOCK = "lock"
+"""The first file of a draft, held by its writer as long as that lives."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +120,10 @@ class Manifest:
         if version != FORMAT:
             raise SnapshotCorruptError(f"{where} has format {version}; this version reads format {FORMAT}")
         del body["format"]
-        manifest = cls(**body)
+        try:
+            manifest = cls(**body)
+        except TypeError as error:
+            raise SnapshotCorruptError(f"{where} has not the fields that this version knows: {error}") from error
         if outside := [name for name in manifest.files if ".." in PurePosixPath(name).parts or name.startswith("/")]:
             raise SnapshotCorruptError(f"{where} names {outside[0]}, which is not below its directory")
         return manifest
@@ -150,12 +159,15 @@ class Manifest:
 
 
 def seal(target: Path, write: Callable[[Path], None], describe: Callable[[dict[str, str]], Manifest]) -> Manifest:
-    """Make directory `target`, which must not exist, appear complete and on disk, or not at all.
+    """Make directory `target` appear complete and on disk, or not at all.
 
     Args:
         target: Its parent exists.
         write: Writes the files into the folder that it is given.
         describe: Makes the manifest from the files' digests.
+
+    Raises:
+        PolicyError: There is such a directory, which stays as it is.
     """
     with drafted(target.parent, target.name) as draft:
         write(draft)
@@ -165,7 +177,12 @@ def seal(target: Path, write: Callable[[Path], None], describe: Callable[[dict[s
             _sync(path)
         for folder in [*(path for path in draft.rglob("*") if path.is_dir()), draft]:
             _sync(folder)
-        os.rename(draft, target)
+        try:
+            os.rename(draft, target)
+        except OSError as error:
+            if not target.exists():
+                raise
+            raise PolicyError(f"{manifest.handle} exists; what is stored is not rewritten") from error
         _sync(target.parent)
     return manifest
 
@@ -182,7 +199,10 @@ def verify(directory: Path, *, where: str | None = None) -> Manifest:
     """
     manifest = Manifest.load(directory)
     present = {path.relative_to(directory).as_posix() for path in _files(directory)} - {MANIFEST}
-    manifest.check(present, lambda name: _sha256(directory / name), where or str(directory))
+    try:
+        manifest.check(present, lambda name: _sha256(directory / name), where or str(directory))
+    except FileNotFoundError as error:  # it was there just before
+        raise SnapshotCorruptError(f"{error.filename} of {manifest.handle} is missing") from error
     return manifest
 
 
@@ -192,7 +212,7 @@ def discard(directory: Path) -> None:
     Nothing happens where it is gone. After an error, or in a process that is killed, files may be left under another
     name; deleting it again deletes those.
     """
-    aside = directory.with_name(f".gone-{directory.name}")
+    aside = directory.with_name(f"{_GONE}{directory.name}")
     _remove(aside)
     with contextlib.suppress(FileNotFoundError):  # several may delete it at once
         os.rename(directory, aside)
@@ -208,13 +228,45 @@ def _remove(folder: Path) -> None:
 @contextmanager
 def drafted(parent: Path, name: str) -> Generator[Path]:
     """An empty folder below `parent` under a passing name, of which nothing stays but what is moved out of it."""
-    folder = Path(tempfile.mkdtemp(prefix=".draft-", dir=parent))
-    draft = folder / name
-    draft.mkdir()
-    try:
+    with contextlib.ExitStack() as stack:
+        folder = None
+        while folder is None:  # one that was swept before it was held is made again
+            folder = _held_folder(parent, stack)
+        stack.callback(_remove, folder)
+        draft = folder / name
+        draft.mkdir()
         yield draft
-    finally:
-        shutil.rmtree(folder)
+
+
+def _held_folder(parent: Path, stack: contextlib.ExitStack) -> Path | None:
+    folder = Path(tempfile.mkdtemp(prefix=_DRAFT, dir=parent))
+    try:
+        lock = stack.enter_context((folder / _LOCK).open("xb"))
+    except FileNotFoundError:
+        return None
+    with contextlib.suppress(OSError):  # file systems without locks do without; nothing is swept there
+        fcntl.flock(lock, fcntl.LOCK_EX)
+    return folder if (folder / _LOCK).exists() else None
+
+
+def sweep(parent: Path) -> None:
+    """Remove what writers and deleters that were killed left half done below a folder; what is being written stays."""
+    for gone in parent.glob(f"{_GONE}*"):
+        _remove(gone)
+    for folder in parent.glob(f"{_DRAFT}*"):
+        with contextlib.suppress(FileNotFoundError):  # its writer is done
+            _sweep_draft(folder)
+
+
+def _sweep_draft(folder: Path) -> None:
+    with contextlib.suppress(OSError):  # it isn't empty
+        folder.rmdir()
+    with (folder / _LOCK).open("r+b") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return
+        _remove(folder)
 
 
 def _files(directory: Path) -> list[Path]:

@@ -40,26 +40,44 @@ class SnapshotStore:
         self._place = place_of(root)
         self.root = self._place.root
 
+    def reserve(self, policy_id: PolicyId) -> str:
+        """The handle of a policy's next snapshot before there is one, for `publish`; it is not given again.
+
+        Raises:
+            PolicyError: The id is not valid.
+            StoreError: The store can't be reached.
+        """
+        number = self._place.take_number(check_id("policy id", policy_id), "sampler_weights")
+        return str(Handle(policy_id=policy_id, kind="sampler_weights", name=f"{number:06d}"))
+
     def publish(
-        self, policy_id: PolicyId, write: Callable[[Path], None], origin: Origin, *, ttl: float | None = None
+        self,
+        policy_id: PolicyId,
+        write: Callable[[Path], None],
+        origin: Origin,
+        *,
+        ttl: float | None = None,
+        handle: str | None = None,
     ) -> Snapshot:
-        """Store the next snapshot of a policy for samplers.
+        """Store a snapshot of a policy for samplers.
 
         Args:
             policy_id: The policy.
             write: Writes the snapshot's files into the folder that it is given.
             origin: Where the weights come from, and what `write` writes.
             ttl: Seconds after which it may expire; None for never.
+            handle: One that `reserve` gave for the policy; None for the next.
 
         Raises:
-            PolicyError: The id or the ttl is not valid.
+            PolicyError: The id, the ttl or the handle is not valid, or there is a snapshot of this handle.
             StoreError: The store can't be reached.
         """
         if ttl is not None and not (math.isfinite(ttl) and ttl > 0):
             raise PolicyError(f"ttl is {ttl}; a positive number of seconds, or None, is needed")
-        number = self._place.take_number(check_id("policy id", policy_id), "sampler_weights")
-        handle = Handle(policy_id=policy_id, kind="sampler_weights", name=f"{number:06d}")
-        return self._seal(handle, number, write, origin, ttl)
+        parsed = Handle.parse(handle or self.reserve(policy_id), kind="sampler_weights")
+        if parsed.policy_id != policy_id or not parsed.name.isdecimal():
+            raise PolicyError(f"handle is {handle}; one that was reserved for {policy_id!r} is needed")
+        return self._seal(parsed, int(parsed.name), write, origin, ttl)
 
     def checkpoint(self, policy_id: PolicyId, name: str, write: Callable[[Path], None], origin: Origin) -> Snapshot:
         """Store a named training checkpoint of a policy; arguments as for `publish`.
@@ -68,11 +86,16 @@ class SnapshotStore:
             PolicyError: The id or name is not valid, or the policy has a checkpoint of this name.
             StoreError: The store can't be reached.
         """
+        handle = self.check_free(policy_id, name)
+        number = self._place.take_number(policy_id, "weights")
+        return self._seal(handle, number, write, origin, None)
+
+    def check_free(self, policy_id: PolicyId, name: str) -> Handle:
+        """The handle of a checkpoint of this name; errors as of `checkpoint`."""
         handle = Handle(policy_id=policy_id, kind="weights", name=name)
         if name in self._place.names(policy_id, "weights"):
             raise PolicyError(f"{handle} exists; checkpoints are not rewritten, so choose another name or delete it")
-        number = self._place.take_number(policy_id, "weights")
-        return self._seal(handle, number, write, origin, None)
+        return handle
 
     def delete(self, handle: str) -> None:
         """Delete a snapshot or checkpoint; its number is not given again.
@@ -92,6 +115,14 @@ class SnapshotStore:
         if parsed.name in self._place.pins(parsed.policy_id, parsed.kind):
             raise PolicyError(f"{handle} is pinned; unpin it before it is deleted")
         self._place.discard(parsed)
+
+    def sweep(self) -> None:
+        """Remove what writers and deleters that were killed left half done in a local folder.
+
+        What somebody is writing stays, and with it whatever else was left beside it, for the next time. Of an object
+        store nothing is removed.
+        """
+        self._place.sweep()
 
     def get(self, handle: str) -> Snapshot:
         """What a handle stands for, from its manifest; the other files are checked by `fetch`.
@@ -140,6 +171,11 @@ class SnapshotStore:
         """
         self.get(handle)
         self._place.pin(Handle.parse(handle), pinned=True)
+        try:
+            self.get(handle)
+        except UnknownPolicyError:  # it was deleted meanwhile
+            self._place.pin(Handle.parse(handle), pinned=False)
+            raise
 
     def unpin(self, handle: str) -> None:
         """Undo `pin`; nothing happens to one that isn't pinned."""
@@ -204,10 +240,12 @@ class SnapshotStore:
         Returns:
             The handles of what was deleted.
         """
-        gone = self.expired(policy_id, retention, kind=kind, in_use=in_use)
-        for snapshot in gone:
-            self._place.discard(Handle.parse(snapshot.handle))
-        return tuple(snapshot.handle for snapshot in gone)
+        gone: list[str] = []
+        for snapshot in self.expired(policy_id, retention, kind=kind, in_use=in_use):
+            if snapshot.handle not in self.pinned(policy_id, kind):  # deleting those before it takes a while
+                self._place.discard(Handle.parse(snapshot.handle))
+                gone.append(snapshot.handle)
+        return tuple(gone)
 
     def expired(
         self,

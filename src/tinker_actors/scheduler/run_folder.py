@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import tomli_w
 
 from tinker_actors.errors import ConfigError, RunError
+from tinker_actors.policies import SnapshotStore
 from tinker_actors.policies.local_place import base_beside
 from tinker_actors.scheduler.loading import JobConfig, load_config
 from tinker_actors.scheduler.versions import Version
@@ -265,9 +266,9 @@ class RunFolder:
 
     def sweep(self) -> None:
         """Remove what writers that were killed left half written; nothing refers to it."""
-        for pattern in (".draft-*", ".gone-*", ".*.partial"):
-            for path in [*self.policies.rglob(pattern), *self.root.glob(pattern)]:
-                shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+        SnapshotStore(self.policies).sweep()
+        for path in self.root.glob(".*.partial"):
+            path.unlink(missing_ok=True)
 
     def forget_after(self, step: int) -> None:
         """Drop the records of steps past `step`: they will be made again."""
