@@ -1,5 +1,6 @@
 """Prompts of model families by the package `renderers`, and what is read from their actions."""
 
+import string
 import sys
 
 import numpy as np
@@ -24,6 +25,8 @@ KIMI = [
     *("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>", "<|tool_call_begin|>"),
     *("<|tool_call_argument_begin|>", "<|tool_call_end|>"),
 ]
+
+MARKUP = ["<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>"]
 
 
 def tokenizer(special: list[str], plain: list[str]) -> Tokenizer:
@@ -57,6 +60,28 @@ def test_a_conversation_goes_on_from_the_tokens_that_were_sampled(qwen):
     assert qwen.decode(more.tokens) == (
         "\n<|im_start|>user\n<tool_response>\n4\n</tool_response><|im_end|>\n<|im_start|>assistant\n"
     )
+
+
+@pytest.mark.parametrize("spaces", ["first", "always"])
+@pytest.mark.parametrize(
+    ("family", "special"),
+    [
+        ("qwen3?enable_thinking=false", ["<|im_end|>", "<|im_start|>", "<|endoftext|>", "<think>", "</think>"]),
+        ("kimi-k2", KIMI[::-1]),  # it writes every content as a text of its own
+    ],
+)
+def test_a_written_action_has_the_tokens_that_the_family_gives_it(spaces, family, special):
+    letters = {letter: index for index, letter in enumerate("\u2581\n" + string.ascii_letters + string.punctuation)}
+    backend = Backend(models.BPE(vocab=letters, merges=[]))
+    backend.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=spaces)
+    backend.decoder = decoders.Metaspace(prepend_scheme=spaces)
+    backend.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in [*special, *MARKUP]])
+    renderer = FamilyRenderer(Tokenizer(backend, eos_token="<|im_end|>"), family)
+    prompt = renderer.start([QUESTION]).tokens
+    asked = [QUESTION, Message(role="assistant", content="four")]
+    whole = renderer.start([*asked, Message(role="user", content="so")]).tokens
+    action = renderer.encode_action("four")
+    assert (*prompt, *action) == whole[: len(prompt) + len(action)]
 
 
 def test_a_turn_that_was_cut_short_is_closed(qwen):

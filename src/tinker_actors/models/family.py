@@ -16,6 +16,7 @@ from tinker_actors.models.renderer import Rendered
 from tinker_actors.models.tokenizer import Tokenizer, half_pair
 
 _NO_FAMILIES = ("auto", "custom", "default")  # a guess, code from a file, and a chat template
+_WORD = "yes"
 _CALL = re.compile(r"<tool_call>\s*(.*?)\s*</tool_call>", re.DOTALL)
 
 
@@ -58,6 +59,7 @@ class FamilyRenderer:
         ends: list[int] = self._renderer.get_stop_token_ids()
         self.stop_ids: tuple[int, ...] = tuple(dict.fromkeys((*ends, *tokenizer.stop_ids)))
         self.stop_text = tokenizer.token_text(self.stop_ids[0])
+        self._opening = self._opening_of_an_action()
 
     def with_tools(self, tools: ToolList) -> FamilyRenderer:
         """A renderer that shows tools, as the family's models were taught to read them."""
@@ -108,7 +110,7 @@ class FamilyRenderer:
 
     def encode_action(self, text: str) -> tuple[int, ...]:
         """Tokens of an action that was written rather than sampled (a demonstration), its stop token included."""
-        return (*self.tokenizer.encode(text), self.stop_ids[0])
+        return (*self.tokenizer.encode(text, after=self._opening), self.stop_ids[0])
 
     def written(self, messages: Sequence[Message]) -> str:
         """The text of the assistant's message that a conversation ends with, calls and reasoning as the family's.
@@ -124,6 +126,15 @@ class FamilyRenderer:
         action = whole[len(prompt) :]
         ends = [place for place, token in enumerate(action) if token in self.stop_ids]
         return self.tokenizer.decode(action[: ends[-1]] if ends else action)
+
+    def _opening_of_an_action(self) -> str:
+        """What an action goes on from: nothing where the family writes it as a text of its own."""
+        alone, amid = self.tokenizer.encode(_WORD), self.tokenizer.encode(_WORD, after="\n")
+        if alone == amid:  # the tokenizer begins no text with a space
+            return ""
+        turn = [Message(role="user", content="-"), Message(role="assistant", content=_WORD)]
+        said = self._ids(turn, prompts=False)
+        return "" if any(said[place : place + len(alone)] == alone for place in range(len(said))) else "\n"
 
     def _ids(self, messages: Sequence[Message], *, prompts: bool) -> list[int]:
         with self._refused("the messages can't be rendered"):
