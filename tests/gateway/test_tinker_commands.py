@@ -13,8 +13,9 @@ from tinker_actors.errors import DataError, NotInTrainingError
 from tinker_actors.gateway.futures import Answer, Futures
 from tinker_actors.gateway.refusals import RefusalError
 from tinker_actors.gateway.tinker.commands import MOST_HELD, Command, CommandLog, Pass
-from tinker_actors.gateway.tinker.executor import SHARED_TOKENS, Executor, LiveModel, together
+from tinker_actors.gateway.tinker.executor import Executor, LiveModel
 from tinker_actors.training.contract import ForwardBackwardResult, LossConfig
+from tinker_actors.training.joint import SHARED_TOKENS, together
 
 
 async def nothing() -> None: ...

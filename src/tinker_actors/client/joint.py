@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tinker_actors.data import Datum
-from tinker_actors.gateway.tinker.executor import passed_together, together
 from tinker_actors.training import Trainer
 from tinker_actors.training.contract import ForwardBackwardResult, LossConfig
+from tinker_actors.training.joint import passed_together, together
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
