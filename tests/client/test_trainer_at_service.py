@@ -17,7 +17,7 @@ from tinker_actors.errors import ConfigError, NotInTrainingError, PolicyError, S
 from tinker_actors.gateway.gateway import Gateway
 from tinker_actors.gateway.runtime import ServedModel
 from tinker_actors.models import load_tokenizer
-from tinker_actors.policies import PolicySpec, SnapshotStore
+from tinker_actors.policies import PolicySpec, Snapshot, SnapshotStore
 from tinker_actors.policies.at_service import path_at_service
 from tinker_actors.policies.sealing import Manifest
 from tinker_actors.sampling import InvalidRequestError, SamplingParams, SamplingRequest
@@ -210,6 +210,37 @@ async def test_what_is_saved_lies_at_the_service_and_goes_on_exactly(tmp_path: P
         await again.publish("p")
         assert gateway.records.checkpoints.get(path) is None
         assert gateway.records.checkpoints.count("model_id = ?", path.split("/")[2]) == 0
+
+
+async def test_a_name_that_is_taken_is_refused_before_anything_changes_at_the_service(tmp_path: Path):
+    datums = played()
+    async with trainers(tmp_path) as (_, _, there, _):
+        policy = await there.create(SPEC)
+        state = await there.save(policy, "half")
+        before = await there.forward(policy, datums, LOSS)
+        await there.forward_backward(policy, datums, LOSS)
+        await there.optim_step(policy, STEP)
+        with pytest.raises(PolicyError, match="tinker://p/weights/half exists"):
+            await there.save(policy, "half")
+        again = await there.load(state, policy="again")
+        assert (await there.forward(again, datums, LOSS)).logprobs == before.logprobs
+
+
+@pytest.mark.parametrize("name", ["checkpoint", "publish"])
+async def test_what_the_store_does_not_take_stays_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str):
+    store = getattr(SnapshotStore, name)
+
+    def full(self: SnapshotStore, *arguments: object, **options: object) -> Snapshot:
+        if self.root == tmp_path / "there":
+            raise StoreError("the store can't be reached")
+        return store(self, *arguments, **options)
+
+    async with trainers(tmp_path) as (_, _, there, gateway):
+        policy = await there.create(SPEC)
+        monkeypatch.setattr(SnapshotStore, name, full)
+        with pytest.raises(StoreError):
+            await (there.publish(policy) if name == "publish" else there.save(policy, "half"))
+        assert gateway.records.checkpoints.where() == []
 
 
 async def test_a_publish_reads_no_manifest_of_what_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

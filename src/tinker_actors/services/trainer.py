@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import math
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
@@ -15,7 +15,7 @@ from tinker_actors.actors import Actor
 from tinker_actors.data import Datum
 from tinker_actors.errors import ConfigError, NotInTrainingError, PolicyError, SamplingError
 from tinker_actors.models.catalogue import resolve
-from tinker_actors.policies import Handle, HandleKind, Origin, PolicySpec, Snapshot, SnapshotStore
+from tinker_actors.policies import Handle, HandleKind, Manifest, Origin, PolicySpec, Snapshot, SnapshotStore
 from tinker_actors.policies.at_service import path_at_service, write_path
 from tinker_actors.policies.handles import check_id
 from tinker_actors.services.batches import computed_here, result_here, sendable
@@ -88,8 +88,8 @@ class TinkerTrainer(Actor):
             ConfigError: It can't be reached, refuses the key, or hasn't the base model.
         """
         await asyncio.to_thread(check_service, self._settings, self._base_model)
-        await self._there(self._service.start())
         self._kept = await asyncio.to_thread(self._all_kept)
+        await self._there(self._service.start())
 
     async def on_stop(self) -> None:
         """Finish the session; what was saved stays."""
@@ -175,11 +175,8 @@ class TinkerTrainer(Actor):
         seconds = None if ttl is None else math.ceil(ttl)
         path = await self._there(model.training.save_for_sampler(name, ttl=seconds))
         model.published += 1
-        snapshot = await asyncio.to_thread(
-            self._store.publish, policy, partial(write_path, path), _origin(model), ttl=ttl
-        )
+        snapshot = await self._keep(path, partial(self._store.publish, policy, origin=_origin(model), ttl=ttl))
         model.parent = snapshot.handle
-        await self._keep(snapshot.handle, path)
         return snapshot
 
     async def save(self, policy: str, name: str) -> str:
@@ -189,12 +186,9 @@ class TinkerTrainer(Actor):
             PolicyError: The name is taken or not valid.
         """
         model = self._model(policy)
-        Handle(policy_id=policy, kind="weights", name=name)  # else the service keeps what the store can't name
+        await asyncio.to_thread(self._store.check_free, policy, name)  # the service would overwrite it
         path = await self._there(model.training.save_state(name, ttl=None, overwrite=True))
-        stored = await asyncio.to_thread(
-            self._store.checkpoint, policy, name, partial(write_path, path), _origin(model)
-        )
-        await self._keep(stored.handle, path)
+        stored = await self._keep(path, partial(self._store.checkpoint, policy, name, origin=_origin(model)))
         return stored.handle
 
     async def load(
@@ -214,10 +208,10 @@ class TinkerTrainer(Actor):
         """
         source = self._store if store is None else SnapshotStore(store)
         stored, path = await asyncio.to_thread(_stored, source, handle)
-        name = stored.policy_id if policy is None else check_id("policy id", policy)
+        name = Handle.parse(handle).policy_id if policy is None else check_id("policy id", policy)
+        spec = PolicySpec.from_plain(stored.spec or {"base_model": stored.base_model})
         restoring = self._service.restore(path, optimizer=optimizer, user_metadata={"policy": name})
         training = await self._there(restoring)
-        spec = PolicySpec.from_plain(source.manifest(handle).spec or {"base_model": stored.base_model})
         self._models[name] = _Model(
             training=training,
             spec=replace(spec, name=name),
@@ -249,10 +243,17 @@ class TinkerTrainer(Actor):
         with contextlib.suppress(SamplingError):  # the service may be gone
             await self._there(self._service.stop(None))
 
-    async def _keep(self, handle: str, path: str) -> None:
-        """Remember what lies at the service, and delete there what has left the store."""
-        self._kept[handle] = path
+    async def _keep(self, path: str, store: Callable[..., Snapshot]) -> Snapshot:
+        """Store where something lies at the service, and delete there what has left the store, or doesn't get in."""
+        try:
+            stored = await asyncio.to_thread(store, write=partial(write_path, path))
+        except Exception:
+            with contextlib.suppress(SamplingError):  # why it isn't stored matters more
+                await self._there(self._service.discard(path))
+            raise
+        self._kept[stored.handle] = path
         await self._drop_gone()
+        return stored
 
     async def _drop_gone(self) -> None:
         for gone in await asyncio.to_thread(self._gone):
@@ -284,15 +285,15 @@ def _origin(model: _Model) -> Origin:
     return Origin(step=model.step, base_model=model.spec.base_model, parent=model.parent, spec=asdict(model.spec))
 
 
-def _stored(store: SnapshotStore, handle: str) -> tuple[Snapshot, str]:
-    """A checkpoint, and where it lies at the service.
+def _stored(store: SnapshotStore, handle: str) -> tuple[Manifest, str]:
+    """What a checkpoint's manifest says, and where it lies at the service.
 
     Raises:
         PolicyError: It isn't at a service.
     """
     Handle.parse(handle, kind="weights")
-    stored = store.get(handle)
-    if (path := path_at_service(store, stored)) is None:
+    stored = store.manifest(handle)
+    if (path := path_at_service(store, store.get(handle))) is None:
         raise PolicyError(
             f"{handle} of {store.root} was trained here; a Tinker service goes on only from what was trained there"
         )
