@@ -127,7 +127,7 @@ async def test_an_address_opens_what_it_was_signed_for_as_long_as_its_holder_may
     # other weights under the same name, private ones
     anew = replace(record, handle=(await published(client, kind="external")).handle)
     assert (await client.http.delete(route(record))).status_code == 204
-    client.gateway.checkpoints.put(anew)
+    await client.gateway.checkpoints.put(anew)
     assert [(await client.http.get(url)).status_code for url in (theirs, own)] == [404, 404]
     assert (await client.http.get((await got(client, routes))["urls"]["adapter_config.json"])).status_code == 200
 

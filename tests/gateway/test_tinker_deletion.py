@@ -222,7 +222,7 @@ async def test_what_is_deleted_twice_at_once_is_gone_and_what_took_its_place_sta
     deleting = asyncio.create_task(checkpoints.delete(other))
     await asyncio.sleep(0)  # it has begun
     newer = replace(newer, path=other.path)
-    checkpoints.put(newer)
+    await checkpoints.put(newer)
     await deleting
     assert client.gateway.records.checkpoints.get(other.path) == newer
     assert not stored(client, other)

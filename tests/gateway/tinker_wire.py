@@ -89,7 +89,7 @@ async def published(
     segment = {"training": "weights", "sampler": "sampler_weights", "external": "external_weights"}[kind]
     path = f"tinker://{model_id}/{segment}/named"
     record = CheckpointRecord(**{**of_both, "path": path, "kind": kind, "handle": handle, "created_at": now, **fields})
-    client.gateway.checkpoints.put(record)
+    await client.gateway.checkpoints.put(record)
     return record
 
 

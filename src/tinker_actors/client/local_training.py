@@ -7,6 +7,7 @@ import contextlib
 import secrets
 import time
 from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -21,7 +22,8 @@ from tinker_actors.gateway.record_kinds import CheckpointKind, CheckpointRecord,
 from tinker_actors.gateway.tinker.metric_names import named_metrics
 from tinker_actors.models.catalogue import load_tokenizer
 from tinker_actors.models.tokenizer import Tokenizer
-from tinker_actors.policies import SnapshotStore
+from tinker_actors.policies import Handle, SnapshotStore
+from tinker_actors.policies.handles import check_name
 from tinker_actors.services.contract import ModelInfo
 from tinker_actors.training.contract import AdamParams, ForwardBackwardResult, LossConfig, OptimStepResult
 from tinker_actors.training.custom import forward_backward_custom
@@ -76,12 +78,10 @@ class LocalTraining:
     async def save_state(self, name: str, *, ttl: int | None, overwrite: bool) -> str:
         """Save all that the training depends on."""
         async with self._next():
-            path, before = self._path("training", name, overwrite=overwrite)
-            stored = f"{name[:100]}.{secrets.token_hex(4)}"  # unlike all before it
-            handle = await self._engines.trainer.save(self.model_id, stored)
-            await self._keep("training", path, handle, ttl)
-            if before is not None:
-                await self._gateway.checkpoints.discard(before.handle, before.base_model)
+            path = self._path("training", name, overwrite=overwrite)
+            async with self._storing(name) as handle:
+                await self._engines.trainer.save(self.model_id, Handle.parse(handle).name)
+                await self._keep("training", path, handle, ttl)
             return path
 
     async def load_state(self, path: str, *, optimizer: bool) -> None:
@@ -103,27 +103,26 @@ class LocalTraining:
     async def save_for_sampler(self, name: str, *, ttl: int | None) -> str:
         """Save the weights under a name."""
         async with self._next():
-            path, _ = self._path("sampler", name, overwrite=False)
-            handle = (await self._engines.trainer.publish(self.model_id)).handle
-            await self._keep("sampler", path, handle, ttl)
+            path = self._path("sampler", name, overwrite=False)
+            async with self._storing() as handle:
+                await self._engines.trainer.publish(self.model_id, handle=handle)
+                await self._keep("sampler", path, handle, ttl)
             return path
 
     async def sampler(self) -> LocalSamples:
         """Samples from the weights as they are now."""
-        async with self._next():
-            handle = (await self._engines.trainer.publish(self.model_id)).handle
-        self._gateway.records.samplers.put(  # by which the weights go with the session
-            SamplerRecord(
-                sampler_id=f"{self._record.session_id}:sample:{secrets.token_hex(8)}",
-                tenant=LOCAL.tenant,
-                session_id=self._record.session_id,
-                base_model=self._record.base_model,
-                kind="snapshot",
-                created_at=time.time(),
-                handle=handle,
-                model_id=self.model_id,
-            )
+        sampler = SamplerRecord(  # by which the weights go with the session
+            sampler_id=f"{self._record.session_id}:sample:{secrets.token_hex(8)}",
+            tenant=LOCAL.tenant,
+            session_id=self._record.session_id,
+            base_model=self._record.base_model,
+            kind="snapshot",
+            created_at=time.time(),
+            model_id=self.model_id,
         )
+        async with self._next(), self._storing() as handle:
+            await self._engines.trainer.publish(self.model_id, handle=handle)
+            await self._gateway.checkpoints.put_sampler(sampler, handle)
         return LocalSamples(self._gateway, self._record.base_model, path=None, handle=handle)
 
     async def info(self) -> ModelInfo:
@@ -141,16 +140,18 @@ class LocalTraining:
         async with self._turn:
             yield
 
-    def _path(self, kind: CheckpointKind, name: str, *, overwrite: bool) -> tuple[str, CheckpointRecord | None]:
-        path = f"tinker://{self.model_id}/{_SEGMENTS[kind]}/{name}"
-        before = self._gateway.records.checkpoints.get(path)
-        if before is not None and not overwrite:
+    def _path(self, kind: CheckpointKind, name: str, *, overwrite: bool) -> str:
+        path = f"tinker://{self.model_id}/{_SEGMENTS[kind]}/{check_name('name', name)}"
+        if not overwrite and self._gateway.records.checkpoints.get(path) is not None:
             raise PolicyError(f"{path} exists; choose another name, or overwrite it")
-        return path, before
+        return path
+
+    def _storing(self, name: str | None = None) -> AbstractAsyncContextManager[str]:
+        return self._gateway.checkpoints.storing(self.model_id, self._record.base_model, name=name)
 
     async def _keep(self, kind: CheckpointKind, path: str, handle: str, ttl: int | None) -> None:
         now = time.time()
-        self._gateway.checkpoints.put(
+        await self._gateway.checkpoints.put(
             CheckpointRecord(
                 path=path,
                 tenant=LOCAL.tenant,

@@ -156,15 +156,17 @@ class CheckpointRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiscardRecord:
-    """Files that are to be deleted; gone with them.
+    """Files that are to be deleted, or that are being stored and aren't on record yet; gone with them or once they are.
 
     Attributes:
         handle: Their handle in the store, which is never that of others.
         base_model: Name under which their base model is served.
+        storing: Whether a process that lives is storing them; once it was killed they are to be deleted.
     """
 
     handle: str
     base_model: str
+    storing: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

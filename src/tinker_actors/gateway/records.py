@@ -5,8 +5,13 @@ Everything that a client names is looked up with its tenant: what is another's l
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import sqlite3
 import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from io import BufferedWriter
 from pathlib import Path
 from typing import TypeVar
 
@@ -47,7 +52,7 @@ class Records:
         models: By `model_id`.
         samplers: By `sampler_id`.
         checkpoints: By `path`.
-        discards: By `handle`, what is to be deleted.
+        discards: By `handle`, what is to be deleted, and what is being stored.
         usage: What sessions used, by the hour.
         audit: What happened to checkpoints.
     """
@@ -62,7 +67,8 @@ class Records:
             self._connection.execute("PRAGMA synchronous = NORMAL")
             self._connection.execute("PRAGMA busy_timeout = 5000")
             self._open_tables()
-        except sqlite3.Error as error:
+            self._lock = _held(Path(f"{path}.lock"), alone=self._give_up_stored)
+        except (sqlite3.Error, OSError) as error:
             self._connection.close()
             raise ConfigError(f"the records in {path} can't be used: {error}") from error
 
@@ -79,9 +85,25 @@ class Records:
         self.usage = Table(self._connection, UsageRecord, "usage", index=("tenant", "hour"))
         self.audit = Table(self._connection, AuditRecord, "audit", index=("tenant", "at"))
 
+    def _give_up_stored(self) -> None:
+        """Let what those stored who were killed be deleted."""
+        self._connection.execute("UPDATE discards SET storing = 0")
+
     def close(self) -> None:
         """Close the file."""
+        self._lock.close()
         self._connection.close()
+
+    @contextmanager
+    def together(self) -> Generator[None]:
+        """Within it, which is not to wait for anything, all changes are made or none, however the process ends."""
+        self._connection.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+        except BaseException:
+            self._connection.execute("ROLLBACK")
+            raise
+        self._connection.execute("COMMIT")
 
     def session(self, caller: Caller, session_id: str) -> SessionRecord:
         """A session of the caller's tenant.
@@ -116,6 +138,22 @@ class Records:
         if found is not None and found.public and reading:
             return found
         return _known("checkpoint", path, found, caller)
+
+
+def _held(path: Path, alone: Callable[[], None]) -> BufferedWriter:
+    """A lock that all who have the records open share.
+
+    Args:
+        path: Its file.
+        alone: Called where nobody else has them open, before anybody can.
+    """
+    lock = path.open("ab")
+    with contextlib.suppress(OSError):  # somebody has, or the file system has no locks, so that nobody can tell
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        alone()
+    with contextlib.suppress(OSError):
+        fcntl.flock(lock, fcntl.LOCK_SH)
+    return lock
 
 
 def _known(what: str, name: str, found: R | None, caller: Caller) -> R:

@@ -216,14 +216,14 @@ class TrainingEngine:
         """
         return self._policy(policy_id).optim_step(params)
 
-    def publish(self, policy_id: str, *, ttl: float | None = None) -> Snapshot:
-        """Store a policy's present weights as its next snapshot, for samplers.
+    def publish(self, policy_id: str, *, ttl: float | None = None, handle: str | None = None) -> Snapshot:
+        """Store a policy's present weights as a snapshot, for samplers; `ttl` and `handle` as of the store's `publish`.
 
         Raises:
             NotInTrainingError: No policy of this id is in training here.
         """
         policy = self._policy(policy_id)
-        snapshot = self.store.publish(policy_id, policy.write_snapshot, policy.origin(), ttl=ttl)
+        snapshot = self.store.publish(policy_id, policy.write_snapshot, policy.origin(), ttl=ttl, handle=handle)
         if lent := policy.lend():
             hand_over(snapshot, lent)
         policy.parent = policy.snapshot = snapshot.handle

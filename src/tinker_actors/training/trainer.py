@@ -148,9 +148,12 @@ class Trainer(Actor):
         self._counts.optimizer_steps += 1
         return result
 
-    async def publish(self, policy: str, *, ttl: float | None = None) -> Snapshot:
-        """Store the present weights as the policy's next snapshot, which may expire after `ttl` seconds."""
-        snapshot = await self._run(partial(self._engine.publish, policy, ttl=ttl))
+    async def publish(self, policy: str, *, ttl: float | None = None, handle: str | None = None) -> Snapshot:
+        """Store the present weights as a snapshot of the policy, which may expire after `ttl` seconds.
+
+        Its handle is one that the store's `reserve` gave, or else the next.
+        """
+        snapshot = await self._run(partial(self._engine.publish, policy, ttl=ttl, handle=handle))
         self._counts.published += 1
         return snapshot
 

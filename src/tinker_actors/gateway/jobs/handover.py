@@ -78,22 +78,22 @@ async def _hand_over(gateway: Gateway, job: Job, folder: JobFolder, policy: str,
     if present := gateway.records.checkpoints.where(f"path = ? AND {LIVING}", path, time.time()):
         return present[0]
     model = _served_as(gateway, found.base_model)
-    taken, rank, size = await asyncio.to_thread(
-        _take, store, found, SnapshotStore(gateway.runtime.store), f"{job.id}:{policy}", model[1]
-    )
-    record = CheckpointRecord(
-        path=path,
-        tenant=job.tenant,
-        model_id=f"{job.id}:{policy}",
-        kind="sampler",
-        handle=taken.handle,
-        base_model=model[0],
-        rank=rank,
-        created_at=found.created_at,
-        size=size,
-        user_metadata={"job": job.id, "name": job.name, "step": found.step},
-    )
-    gateway.checkpoints.put(record)
+    async with gateway.checkpoints.storing(f"{job.id}:{policy}", model[0]) as handle:
+        target = SnapshotStore(gateway.runtime.store)
+        rank, size = await asyncio.to_thread(_take, store, found, target, handle, model[1])
+        record = CheckpointRecord(
+            path=path,
+            tenant=job.tenant,
+            model_id=f"{job.id}:{policy}",
+            kind="sampler",
+            handle=handle,
+            base_model=model[0],
+            rank=rank,
+            created_at=found.created_at,
+            size=size,
+            user_metadata={"job": job.id, "name": job.name, "step": found.step},
+        )
+        await gateway.checkpoints.put(record)
     return record
 
 
@@ -183,9 +183,9 @@ def _served_as(gateway: Gateway, base_model: str) -> tuple[str, str]:
 
 
 def _take(
-    source: SnapshotStore, found: Snapshot, target: SnapshotStore, policy: str, base_model: str
-) -> tuple[Snapshot, int, int]:
-    """The snapshot in the other store, the rank of its adapter (0 for full weights) and its bytes."""
+    source: SnapshotStore, found: Snapshot, target: SnapshotStore, handle: str, base_model: str
+) -> tuple[int, int]:
+    """Take the snapshot into the other store; the rank of its adapter (0 for full weights) and its bytes."""
     folder = source.fetch(found)
     manifest = source.manifest(found.handle)
 
@@ -196,10 +196,11 @@ def _take(
                 place.parent.mkdir(parents=True, exist_ok=True)
                 _link(file, place)
 
-    taken = target.publish(policy, write, replace(manifest.origin, base_model=base_model, parent=None))
+    origin = replace(manifest.origin, base_model=base_model, parent=None)
+    target.publish(Handle.parse(handle).policy_id, write, origin, handle=handle)
     rank = PolicySpec.from_plain(manifest.spec).rank if manifest.spec is not None and found.kind == "lora" else 0
     size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
-    return taken, rank, size
+    return rank, size
 
 
 def _link(file: Path, place: Path) -> None:

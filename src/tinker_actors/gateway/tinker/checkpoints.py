@@ -213,34 +213,29 @@ def _copy(source: CheckpointRecord, body: CopyWeights, caller: Caller, gateway: 
             return path
         raise _invalid(f"model_seq_id is {body.model_seq_id}, which is of another training run of the session")
     common: dict[str, Any] = {"tenant": caller.tenant, "session_id": session, "base_model": source.base_model}
-    if not into_slot:
-        gateway.records.sessions.put(
-            SessionRecord(
-                session_id=session,
-                tenant=caller.tenant,
-                created_at=now,
-                seen_at=now,
-                project=body.destination_project_id,
-                ended_at=now,
-                ended="success",
-            )
-        )
+    made = SessionRecord(
+        session_id=session,
+        tenant=caller.tenant,
+        created_at=now,
+        seen_at=now,
+        project=body.destination_project_id,
+        ended_at=now,
+        ended="success",
+    )
     origin = gateway.records.models.get(source.model_id)
-    gateway.records.models.put(
-        ModelRecord(
-            **common,
-            model_id=model_id,
-            rank=source.rank,
-            optimizer="adamw" if origin is None else origin.optimizer,
-            created_at=now,
-            used_at=now,
-            user_metadata={} if origin is None else origin.user_metadata,
-            parent=source.path,
-            freed_at=now,
-        )
+    model = ModelRecord(
+        **common,
+        model_id=model_id,
+        rank=source.rank,
+        optimizer="adamw" if origin is None else origin.optimizer,
+        created_at=now,
+        used_at=now,
+        user_metadata={} if origin is None else origin.user_metadata,
+        parent=source.path,
+        freed_at=now,
     )
     copy = replace(source, path=path, tenant=caller.tenant, model_id=model_id, created_at=now, public=False)
-    gateway.checkpoints.put(replace(copy, expires_at=expires_at))
+    gateway.checkpoints.put_copy(replace(copy, expires_at=expires_at), model, None if into_slot else made)
     return path
 
 

@@ -39,12 +39,13 @@ class Encryption:
             ) from error
         self._recipients = [self._read(place, text.strip()) for place, text in enumerate(recipients)]
 
-    def copy(self, store: SnapshotStore, handle: str) -> Snapshot:
+    def copy(self, store: SnapshotStore, handle: str, target: str) -> Snapshot:
         """Store an encrypted copy of a snapshot: each of its files, under its own name and `.age`.
 
         Args:
             store: Has the snapshot.
             handle: The snapshot's.
+            target: The copy's, reserved for the same policy.
 
         Raises:
             StoreError: The store can't be reached.
@@ -52,13 +53,13 @@ class Encryption:
         source = store.get(handle)
         manifest, folder = store.manifest(handle), store.fetch(source)
 
-        def write(target: Path) -> None:
+        def write(into: Path) -> None:
             for name in manifest.files:
-                encrypted = target / f"{name}{SUFFIX}"
+                encrypted = into / f"{name}{SUFFIX}"
                 encrypted.parent.mkdir(parents=True, exist_ok=True)
                 self._age.encrypt_file(str(folder / name), str(encrypted), self._recipients)
 
-        return store.publish(source.policy_id, write, manifest.origin)
+        return store.publish(source.policy_id, write, manifest.origin, handle=target)
 
     def _read(self, place: int, text: str) -> Any:
         kind = self._age.ssh if text.startswith("ssh-") else self._age.x25519

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Literal
 
@@ -20,8 +22,9 @@ from tinker_actors.gateway.record_kinds import CheckpointKind, CheckpointRecord,
 from tinker_actors.gateway.tinker.checkpoints import expiry
 from tinker_actors.gateway.tinker.encryption import Encryption
 from tinker_actors.gateway.tinker.shared import Body, promise
-from tinker_actors.policies import SnapshotStore
+from tinker_actors.policies import Handle, SnapshotStore
 from tinker_actors.policies.handles import check_name
+from tinker_actors.training import Trainer
 
 router = APIRouter()
 
@@ -92,13 +95,11 @@ async def save_weights(body: SaveWeights, caller: CallerOf, gateway: GatewayOf) 
         expiry(body.ttl_seconds)  # refused before anything is stored
         name = body.path or f"step-{secrets.token_hex(4)}"
         path = _path(record, "training", name)
-        before = gateway.records.checkpoints.get(path)
-        if before is not None and not body.overwrite:
+        if gateway.records.checkpoints.get(path) is not None and not body.overwrite:
             raise PolicyError(f"{path} exists; choose another name, or overwrite it")
-        handle = await trainer.save(record.model_id, f"{name[:100]}.{secrets.token_hex(4)}")  # unlike all before it
-        await _keep(gateway, record, "training", path, handle, body, caller.key)
-        if before is not None:
-            await gateway.checkpoints.discard(before.handle, before.base_model)
+        async with gateway.checkpoints.storing(record.model_id, record.base_model, name=name) as handle:
+            await trainer.save(record.model_id, Handle.parse(handle).name)
+            await _keep(gateway, record, "training", path, handle, body, caller.key)
         return Answer.of({"type": "save_weights", "path": path})
 
     return promise(gateway.training.submit(caller, body.model_id, "save_weights", body.seq_id, save))
@@ -116,26 +117,21 @@ async def save_weights_for_sampler(body: SaveForSampler, caller: CallerOf, gatew
         if body.path is not None:
             expiry(body.ttl_seconds)
             path = _new_path(gateway, record, "sampler", body.path)
-            handle = (await trainer.publish(record.model_id)).handle
-            await _keep(gateway, record, "sampler", path, handle, body, caller.key)
+            async with _published(gateway, record, trainer) as handle:
+                await _keep(gateway, record, "sampler", path, handle, body, caller.key)
             return Answer.of({**answer, "path": path})
-        handle = (await trainer.publish(record.model_id)).handle
         sampler_id = f"{record.session_id}:sample:{body.sampling_session_seq_id}"
-        inflight = body.kind == "inflight"
-        gateway.records.samplers.put(
-            SamplerRecord(
-                sampler_id=sampler_id,
-                tenant=record.tenant,
-                session_id=record.session_id,
-                base_model=record.base_model,
-                kind=body.kind,
-                created_at=time.time(),
-                handle=None if inflight else handle,
-                model_id=record.model_id,
-            )
+        sampler = SamplerRecord(
+            sampler_id=sampler_id,
+            tenant=record.tenant,
+            session_id=record.session_id,
+            base_model=record.base_model,
+            kind=body.kind,
+            created_at=time.time(),
+            model_id=record.model_id,
         )
-        if inflight:
-            await _set_inflight(gateway, record.model_id, handle)
+        async with _published(gateway, record, trainer) as handle:
+            await gateway.checkpoints.put_sampler(sampler, handle)
         return Answer.of({**answer, "sampling_session_id": sampler_id})
 
     return promise(gateway.training.submit(caller, body.model_id, "save_weights_for_sampler", body.seq_id, save))
@@ -151,21 +147,35 @@ async def save_weights_external(body: SaveExternal, caller: CallerOf, gateway: G
         encryption = None if body.age_encryption_recipients is None else Encryption(body.age_encryption_recipients)
         expiry(body.ttl_seconds)
         path = _new_path(gateway, record, "external", body.path)
-        handle = (await trainer.publish(record.model_id)).handle
-        if encryption is not None:
-            handle = await _encrypted(gateway, record, handle, encryption)
-        kept = await _keep(gateway, record, "external", path, handle, body, caller.key)
+        async with (
+            _published(gateway, record, trainer) as plain,
+            _encrypted(gateway, record, plain, encryption) as handle,
+        ):
+            kept = await _keep(gateway, record, "external", path, handle, body, caller.key)
         return Answer.of({"type": "save_weights_external", "path": path, "size_bytes": kept.size})
 
     return promise(gateway.training.submit(caller, body.model_id, "save_weights_external", body.seq_id, save))
 
 
-async def _encrypted(gateway: GatewayOf, record: ModelRecord, handle: str, encryption: Encryption) -> str:
-    """The handle of an encrypted copy of a snapshot, in whose place it comes."""
-    try:
-        return (await asyncio.to_thread(encryption.copy, SnapshotStore(gateway.runtime.store), handle)).handle
-    finally:
-        await gateway.checkpoints.discard(handle, record.base_model)
+@asynccontextmanager
+async def _published(gateway: GatewayOf, record: ModelRecord, trainer: Trainer) -> AsyncIterator[str]:
+    """A model's present weights in the store, which the block puts on record."""
+    async with gateway.checkpoints.storing(record.model_id, record.base_model) as handle:
+        await trainer.publish(record.model_id, handle=handle)
+        yield handle
+
+
+@asynccontextmanager
+async def _encrypted(
+    gateway: GatewayOf, record: ModelRecord, plain: str, encryption: Encryption | None
+) -> AsyncIterator[str]:
+    """An encrypted copy of a snapshot, which the block puts on record in its place; the snapshot without encryption."""
+    if encryption is None:
+        yield plain
+        return
+    async with gateway.checkpoints.storing(record.model_id, record.base_model) as handle:
+        await asyncio.to_thread(encryption.copy, SnapshotStore(gateway.runtime.store), plain, handle)
+        yield handle
 
 
 def _path(record: ModelRecord, kind: CheckpointKind, name: str) -> str:
@@ -206,7 +216,7 @@ async def _keep(
         user_metadata=(None if external else asked.user_metadata) or {},
         encrypted=external and asked.age_encryption_recipients is not None,
     )
-    gateway.checkpoints.put(kept)
+    await gateway.checkpoints.put(kept)
     gateway.accounts.used(model.tenant, model.session_id, model.base_model, {"checkpoints": 1})
     gateway.accounts.note(model.tenant, "checkpoint_create", path=path, key=key)
     return kept
@@ -215,11 +225,3 @@ async def _keep(
 def _size(store: Path, handle: str) -> int:
     folder = Path(SnapshotStore(store).get(handle).path)
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-
-
-async def _set_inflight(gateway: GatewayOf, model_id: str, handle: str) -> None:
-    """Have a model's inflight samplers serve this snapshot; the one before isn't needed any more."""
-    present = gateway.records.models.get(model_id)
-    gateway.records.models.update(model_id, inflight=handle)
-    if present is not None and present.inflight is not None:
-        await gateway.checkpoints.discard(present.inflight, present.base_model)
