@@ -265,6 +265,20 @@ async def test_a_checkpoint_is_put_into_a_model_that_was_just_made_and_no_other(
         assert "only permitted as a model's first command" in again["error"]
 
 
+async def test_a_model_is_what_it_was_where_a_checkpoint_can_not_be_put_in_its_place(tmp_path: Path):
+    async with gateway_at(tmp_path, TINY) as (gateway, http):
+        client = Client(http)
+        session = await client.session()
+        saved, fresh = await client.model(session, 0), await client.model(session, 1)
+        path = (await client.result(await client.post("save_weights", model_id=saved, path="a", seq_id=1)))["path"]
+        (weights,) = gateway.runtime.store.glob("*/weights/*/weights.safetensors")
+        weights.write_bytes(weights.read_bytes()[:-1])
+        asked = {"model_id": fresh, "path": path, "optimizer": True}
+        failed = await client.result(await client.post("load_weights", seq_id=1, **asked))
+        assert failed["category"] == "server"
+        assert "loss:sum" in (await client.result(await client.backward(fresh, 2)))["metrics"]
+
+
 @pytest.mark.parametrize(
     ("more", "message"),
     [

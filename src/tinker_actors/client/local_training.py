@@ -95,8 +95,7 @@ class LocalTraining:
                     f"{path} is a {source.kind} checkpoint of {source.base_model!r}; a training one of "
                     f"{self._record.base_model!r} is needed"
                 )
-            await self._engines.trainer.delete(self.model_id)
-            await self._engines.trainer.load(source.handle, policy=self.model_id, optimizer=optimizer)
+            await self._engines.trainer.load(source.handle, policy=self.model_id, optimizer=optimizer, replacing=True)
             self._record = replace(self._record, rank=source.rank, parent=path)
             self._gateway.records.models.put(self._record)
 

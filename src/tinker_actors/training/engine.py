@@ -241,17 +241,24 @@ class TrainingEngine:
         return self.store.checkpoint(policy_id, name, write, policy.origin()).handle
 
     def load(
-        self, handle: str, *, policy: str | None = None, optimizer: bool = True, store: str | Path | None = None
+        self,
+        handle: str,
+        *,
+        policy: str | None = None,
+        optimizer: bool = True,
+        store: str | Path | None = None,
+        replacing: bool = False,
     ) -> str:
         """Restore a checkpoint and return the policy's id.
 
         Args:
             handle: What `save` returned.
             policy: The id of a new policy that starts from the checkpoint; None for the policy that was saved, whose
-                present state, if it is in training here, is replaced.
+                present state, if it is in training here, is replaced once the checkpoint was read.
             optimizer: Restore moments, step, pending gradients and random numbers too; without them training starts
                 cold from the saved weights.
             store: Folder of another store to read it from; None for the engine's own.
+            replacing: Whether a policy of the new id that is in training here is replaced so, too.
 
         Raises:
             UnknownPolicyError: There is no such checkpoint.
@@ -261,7 +268,9 @@ class TrainingEngine:
         """
         parsed = Handle.parse(handle, kind="weights")
         policy_id = Handle(
-            policy_id=self._free(policy) if policy else parsed.policy_id, kind="weights", name=parsed.name
+            policy_id=parsed.policy_id if policy is None else policy if replacing else self._free(policy),
+            kind="weights",
+            name=parsed.name,
         ).policy_id
         source = self.store if store is None else SnapshotStore(store)
         snapshot = source.get(handle)

@@ -162,10 +162,17 @@ class Trainer(Actor):
         return await self._run(self._engine.save, policy, name)
 
     async def load(
-        self, handle: str, *, policy: str | None = None, optimizer: bool = True, store: str | None = None
+        self,
+        handle: str,
+        *,
+        policy: str | None = None,
+        optimizer: bool = True,
+        store: str | None = None,
+        replacing: bool = False,
     ) -> str:
-        """Restore a checkpoint, as the policy that was saved or as a new one, and return the policy's id."""
-        return await self._run(partial(self._engine.load, handle, policy=policy, optimizer=optimizer, store=store))
+        """Restore a checkpoint, as the policy that was saved or as another one, and return the policy's id."""
+        options = {"policy": policy, "optimizer": optimizer, "store": store, "replacing": replacing}
+        return await self._run(partial(self._engine.load, handle, **options))
 
     async def fork(self, handle: str, *, policy: str | None = None, store: str | None = None) -> str:
         """Make a new policy that starts cold from a snapshot's or checkpoint's weights, and return its id."""

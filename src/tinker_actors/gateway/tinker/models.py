@@ -218,8 +218,7 @@ def _load_into(body: LoadWeights, who: Sequence[Caller], gateway: GatewayOf) -> 
                 f"{record.base_model!r} is needed"
             )
         note_read(source, caller, gateway, purpose="load", **lent)
-        await trainer.delete(model_id)
-        await trainer.load(source.handle, policy=model_id, optimizer=body.optimizer)
+        await trainer.load(source.handle, policy=model_id, optimizer=body.optimizer, replacing=True)
         gateway.records.models.update(model_id, rank=source.rank, parent=source.path)
         return Answer.of({"type": "load_weights", "path": source.path, "model_id": model_id})
 
