@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
-from concurrent.futures import CancelledError
+from collections.abc import Coroutine
+from concurrent.futures import CancelledError, Future
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tinker_actors import ServiceClient
 from tinker_actors.client.local import LocalService
 from tinker_actors.data import Datum, ModelInput
-from tinker_actors.errors import ConfigError, DataError, PolicyError, TinkerActorsError
+from tinker_actors.errors import ConfigError, DataError, PolicyError, SnapshotCorruptError, TinkerActorsError
 from tinker_actors.gateway.runtime import ServedModel
 from tinker_actors.models import load_tokenizer
 from tinker_actors.policies import SnapshotStore
 from tinker_actors.sampling import SamplingParams
+from tinker_actors.services.futures import LoopThread
 from tinker_actors.training import AdamParams, LossConfig
 
 TOKENIZER = load_tokenizer("tiny-llama")
@@ -83,6 +87,26 @@ async def test_a_client_that_is_closed_while_it_starts_waits_for_no_more_of_it(
     with pytest.raises(CancelledError):
         waiting.result(0)
     assert client_threads() == 0
+
+
+def test_a_call_that_is_made_while_the_client_is_closed_ends(monkeypatch: pytest.MonkeyPatch):
+    thread = LoopThread("calls")
+
+    async def work() -> int:
+        return 3
+
+    assert thread.call(work()).result(10) == 3
+    begin, ending = asyncio.run_coroutine_threadsafe, threading.Thread(target=thread.end)
+
+    def beaten(coroutine: Coroutine[Any, Any, int], loop: asyncio.AbstractEventLoop) -> Future[int]:
+        ending.start()
+        ending.join(0.3)  # it gets ahead if anything lets it
+        return begin(coroutine, loop)
+
+    monkeypatch.setattr(asyncio, "run_coroutine_threadsafe", beaten)
+    with contextlib.suppress(CancelledError):
+        assert thread.call(work()).result(10) == 3
+    ending.join()
 
 
 def test_a_blocking_program_trains_saves_and_goes_on_exactly(tmp_path: Path):
@@ -193,6 +217,29 @@ async def test_a_checkpoint_is_loaded_into_a_model_before_anything_else(tmp_path
         assert (await fresh.forward(DATA, "cross_entropy")).loss == loss
         with pytest.raises(PolicyError, match="first call"):
             await fresh.load_state(path)
+
+
+async def test_a_model_is_what_it_was_where_a_checkpoint_can_not_be_loaded_into_it(tmp_path: Path):
+    async with ServiceClient.local(SERVED, root=tmp_path) as service:
+        saved = await service.create_lora_training_client("tiny-llama", rank=4, seed=1)
+        path = (await saved.save_state("one")).path
+        (weights,) = (tmp_path / "policies").glob("*/weights/*/weights.safetensors")
+        weights.write_bytes(weights.read_bytes()[:-1])
+        fresh = await service.create_lora_training_client("tiny-llama", rank=2, seed=2)
+        loading, passed = fresh.load_state(path), fresh.forward(DATA, "cross_entropy")
+        with pytest.raises(SnapshotCorruptError, match="torn or altered"):
+            await loading
+        same = await service.create_lora_training_client("tiny-llama", rank=2, seed=2)
+        assert await passed == await same.forward(DATA, "cross_entropy")
+        assert fresh.get_info().rank == 2
+
+
+async def test_a_name_that_the_store_can_not_have_is_refused(tmp_path: Path):
+    async with ServiceClient.local(SERVED, root=tmp_path) as service:
+        training = await service.create_lora_training_client("tiny-llama", rank=2, seed=1)
+        for saving in (training.save_state, training.save_weights_for_sampler):
+            with pytest.raises(PolicyError, match="name is 'a/b'"):
+                await saving("a/b")
 
 
 async def test_weights_that_were_sampled_without_a_name_go_with_the_client(tmp_path: Path):

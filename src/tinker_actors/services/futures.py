@@ -68,12 +68,13 @@ class LoopThread:
         Raises:
             ConfigError: The client was closed.
         """
-        try:
-            loop = self._started()
-        except ConfigError:
-            work.close()
-            raise
-        return ApiFuture(asyncio.run_coroutine_threadsafe(work, loop))
+        with self._lock:  # else it may end between, and nobody would ever do the work
+            try:
+                loop = self._started()
+            except ConfigError:
+                work.close()
+                raise
+            return ApiFuture(asyncio.run_coroutine_threadsafe(work, loop))
 
     def end(self) -> None:
         """Stop the loop and wait for its thread; work under way is cancelled."""
@@ -84,16 +85,15 @@ class LoopThread:
             self._thread.join()
 
     def _started(self) -> asyncio.AbstractEventLoop:
-        with self._lock:
-            if self._ended:
-                raise ConfigError("the client was closed; make another one")
-            if self._loop is None:
-                ready = threading.Event()
-                self._thread = threading.Thread(target=self._run, args=(ready,), name=self._name, daemon=True)
-                self._thread.start()
-                ready.wait()
-            assert self._loop is not None
-            return self._loop
+        if self._ended:
+            raise ConfigError("the client was closed; make another one")
+        if self._loop is None:
+            ready = threading.Event()
+            self._thread = threading.Thread(target=self._run, args=(ready,), name=self._name, daemon=True)
+            self._thread.start()
+            ready.wait()
+        assert self._loop is not None
+        return self._loop
 
     def _run(self, ready: threading.Event) -> None:
         with asyncio.Runner() as runner:
