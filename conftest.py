@@ -1,4 +1,4 @@
-"""What all tests stand on: what is collected, what their processes inherit, which warnings are expected."""
+"""What all tests stand on: what is collected, what their processes inherit, what they leave out and close."""
 
 import importlib.util
 import os

@@ -48,7 +48,7 @@ def _all(root: Path, prepare: Work, work: Work, look: Work) -> int:
         killed = _killed(step, work, folder)
         try:
             look(folder)
-        except BaseException as error:
+        except BaseException as error:  # a failed assertion, above all, that is to say where
             error.add_note(f"killed before step {step}")
             raise
         if not killed:
@@ -64,7 +64,7 @@ def _killed(step: int, work: Work, folder: Path) -> bool:
         try:
             _kill_before(step)
             work(folder)
-        except BaseException:
+        except BaseException:  # a fork must not go on as if it were the test
             traceback.print_exc()
             os._exit(1)
         os._exit(0)

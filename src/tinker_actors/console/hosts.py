@@ -38,10 +38,9 @@ def run_node(options: argparse.Namespace) -> int:
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     for module in options.imports:
-        # The boundary to the user's modules: whatever one raises, the node can't serve its actors.
         try:
             importlib.import_module(module)
-        except Exception as error:
+        except Exception as error:  # user code: whatever a module raises, the node can't serve its actors
             why = f"{type(error).__name__}: {' '.join(str(error).split())}"
             raise ConfigError(f"--import {module!r} can't be imported: {why}") from error
     keys = None if options.keys is None else Keys.load(options.keys, server=options.server)

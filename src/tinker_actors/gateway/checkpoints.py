@@ -79,7 +79,7 @@ class Checkpoints:
             yield handle
         except (ActorError, asyncio.CancelledError):  # it may be stored yet
             raise
-        except BaseException:
+        except BaseException:  # whatever it was, nobody will ask for what was stored
             await self._give_up(handle, base_model)
             raise
         await self._give_up(handle, base_model)

@@ -100,7 +100,7 @@ class Records:
         self._connection.execute("BEGIN IMMEDIATE")
         try:
             yield
-        except BaseException:
+        except BaseException:  # whatever it was, no half of it stays
             self._connection.execute("ROLLBACK")
             raise
         self._connection.execute("COMMIT")

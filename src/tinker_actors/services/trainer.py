@@ -247,7 +247,7 @@ class TinkerTrainer(Actor):
         """Store where something lies at the service, and delete there what has left the store, or doesn't get in."""
         try:
             stored = await asyncio.to_thread(store, write=partial(write_path, path))
-        except Exception:
+        except Exception:  # whatever it was, nothing here names what lies there
             with contextlib.suppress(SamplingError):  # why it isn't stored matters more
                 await self._there(self._service.discard(path))
             raise
