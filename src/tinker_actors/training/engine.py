@@ -14,6 +14,7 @@ from tinker_actors.errors import ConfigError, DataError, NotInTrainingError, Pol
 from tinker_actors.models import load_base
 from tinker_actors.models.lora import MultiLoraModel
 from tinker_actors.policies import Handle, PolicySpec, Snapshot, SnapshotStore
+from tinker_actors.policies.handles import check_id
 from tinker_actors.policies.handover import hand_over
 from tinker_actors.training.batching import Example, check_batch, examples_of, plain_batches
 from tinker_actors.training.checkpoint import read_checkpoint, read_spec, write_checkpoint
@@ -267,11 +268,9 @@ class TrainingEngine:
             PolicyError: The handle isn't one of a checkpoint, or a policy of the new id is in training here.
         """
         parsed = Handle.parse(handle, kind="weights")
-        policy_id = Handle(
-            policy_id=parsed.policy_id if policy is None else policy if replacing else self._free(policy),
-            kind="weights",
-            name=parsed.name,
-        ).policy_id
+        policy_id = parsed.policy_id if policy is None else check_id("policy id", policy)
+        if policy is not None and not replacing:
+            self._free(policy_id)
         source = self.store if store is None else SnapshotStore(store)
         snapshot = source.get(handle)
         folder = source.fetch(snapshot)
